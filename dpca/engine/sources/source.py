@@ -284,6 +284,8 @@ def opened(x: Any, key: str | None = None, *, gaps: bool = False) -> Any:
             raise DataError(f"the Zarr group {x.name!r} is not in a folder: give one of its arrays, group[name]")
         return open_stack(path)
     if isinstance(x, zarr.Array):
+        if gaps and cf.coding_of_zarr(x, "x") is not None and (path := path_of(x)) is not None:
+            return opened(path, gaps=True)
         cf.require_plain(str(x.store_path), x)
         if not x.dtype.isnative and (path := path_of(x)) is not None:
             x = open_array(path)  # as tasks do, because the dtype of a new Zarr 3 array has another byte order
@@ -291,24 +293,20 @@ def opened(x: Any, key: str | None = None, *, gaps: bool = False) -> Any:
         return DaskSource(*open_rows(x))
     if isinstance(x, str | os.PathLike):
         if is_zarr(path := os.fspath(x)):
-            return _opened_zarr(f"{path}/{key}" if key else path)
-        source = DaskSource(*open_rows(path, key, gaps=gaps))  # with NaN where the file states missing values
+            path, key = f"{path}/{key}" if key else path, None
+            stack = open_stack(path, decoded=False)
+            if not (stack.moved or (gaps and cf.coding_of_zarr(stack.samples, path) is not None)):
+                cf.require_plain(path, stack.samples)
+                return stack
+        # With samples first and channels last, and with NaN where the file states missing values.
+        source = DaskSource(*open_rows(path, key, gaps=gaps))
         source.with_gaps = gaps
         return source
     if isinstance(x, da.Array) and isinstance(x._meta, np.ma.MaskedArray):
         raise DataError(
-            f"a Dask array of {x.shape} is masked, and masked values are not supported: fill them first, "
-            f"dask.array.ma.filled(x, value)"
+            f"a Dask array of {x.shape} is masked: fill masked values first, dask.array.ma.filled(x, value)"
         )
     return x
-
-
-def _opened_zarr(path: str) -> Any:
-    stack = open_stack(path, decoded=False)
-    if stack.moved:
-        return DaskSource(*open_rows(path))  # with samples first and channels last
-    cf.require_plain(path, stack.samples)
-    return stack
 
 
 def as_dense(x: Any, name: str = "X") -> Array:
@@ -335,9 +333,7 @@ def as_dense(x: Any, name: str = "X") -> Array:
     if array.ndim == 0:
         raise DataError(f"an object of type {type(x).__name__} is not a stack: give an array, a Stack or a path")
     if array.dtype.kind in "USTO" and array.ndim == 1:
-        raise DataError(
-            f"a list of {len(array)} names or other objects is not a stack: give one path, or ingest several"
-        )
+        raise DataError(f"a list of {len(array)} names or objects is not a stack: give one path, or ingest several")
     return array
 
 

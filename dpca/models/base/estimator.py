@@ -19,7 +19,7 @@ from dpca.models.base.each_sample import EachSample
 from dpca.models.base.labelled import Labels, labelled_samples, labelled_scores, samples_for_model, samples_to_fit
 from dpca.models.base.parameters import also_called, check_parameters, given_parameters
 from dpca.models.base.passes import run_of_fit
-from dpca.models.base.samples import allows_gaps, dense_samples, masked_as_nan, repetitions, weighted_source
+from dpca.models.base.samples import allows_gaps, counts_and_fractions, dense_samples, masked_as_nan, weighted_source
 from dpca.models.base.storable import Storable
 from dpca.models.streaming.streaming_methods import describe_option
 from dpca.parameters.cells import CHOICES
@@ -130,9 +130,8 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             How often each sample counts. With whole numbers, the model is that of a stack with each sample repeated in
             succession, and ``n_samples_seen_`` is the sum of the weights. 0 leaves a sample out, which may then hold
             any value. A chunk without samples is not read. The time of the fit grows with the sum of the weights.
-            `PCA`, `CellPCA`, `BandPCA`, `PatchPCA` and `StreamingPCA` support other weights, too, with one more pass
-            for the mean: variances have the divisor sum(weights) - 1, and ``n_samples_seen_`` is the number of positive
-            weights.
+            Other weights are supported, too, and take one more pass for the mean, except in `KernelPCA`: variances have
+            the divisor sum(weights) - 1, and ``n_samples_seen_`` is the number of positive weights.
         sample_dim : str or sequence of str, optional
             For a ``DataArray``: the sample dim, or several dims that together number the samples; default the first.
             ``dim`` is the same, as in xeofs.
@@ -198,7 +197,7 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
     def _batch(self, X: Any, sample_dim: str | Sequence[str] | None, sample_weight: Any) -> Array:
         """Return the samples of a ``partial_fit`` call in memory, after checks. The first batch sets the labels.
 
-        Each sample is there as often as its weight says.
+        Each sample is there as often as its weight says, or once if weights are not whole numbers, see `fractions_of`.
         """
         if allows_gaps(self) and not self.fills_in_one_pass:
             raise DataError(
@@ -215,7 +214,9 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         if fresh:
             self._labels = labels
         rows = dense_samples(self, X, sample_weight, reset=fresh)
-        return rows if sample_weight is None else rows.repeat(repetitions(sample_weight, len(rows)), axis=0)
+        if sample_weight is None:
+            return rows
+        return rows.repeat(counts_and_fractions(sample_weight, len(rows), any_weights=True)[0], axis=0)
 
     def _seed(self) -> int:
         """Return the seed of this fit, from ``random_state``."""

@@ -19,7 +19,7 @@ from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.component_model import ON_DISK, WEIGHTED, ComponentModel
 from dpca.models.base.parameters import explained_share, no_values
-from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
+from dpca.models.base.store import StoreContents, StoredModel, count_of, stored_parameters
 from dpca.models.cells.rank import ranks_by_threshold
 from dpca.models.linear.likelihood import Likelihood, log_likelihoods
 from dpca.partition.whole import Whole
@@ -151,7 +151,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         facts = {
             "sample_shape": list(self.sample_shape_),
             "n_components": int(self.n_components_),
-            "n_samples_seen": int(self.n_samples_seen_),
+            "n_samples_seen": count_of(self.n_samples_seen_),
             "total_variance": self.total_variance_,
             # JSON has no NaN.
             **{name: None if value != value else value for name, value in known.items()},

@@ -106,9 +106,15 @@ def counts_and_fractions(sample_weight: Any, n_samples: int, *, any_weights: boo
         If the weights are invalid, see `repetitions`.
     """
     weights = given_weights(sample_weight, n_samples)
-    if any_weights and (weights != np.rint(weights)).any():
-        return (weights > 0).astype(np.int64), weights[weights > 0].astype(np.float64)
+    if any_weights and (fractions := fractions_of(weights)) is not None:
+        return (weights > 0).astype(np.int64), fractions
     return repetitions(weights, n_samples), None
+
+
+def fractions_of(sample_weight: Any) -> Array | None:
+    """Return the positive ones of valid weights, float64; None if there are no weights, or all are whole numbers."""
+    weights = np.asarray(0 if sample_weight is None else sample_weight)
+    return None if (weights == np.rint(weights)).all() else weights[weights > 0].astype(np.float64)
 
 
 def given_weights(sample_weight: Any, n_samples: int) -> Array:
@@ -149,8 +155,7 @@ def repetitions(sample_weight: Any, n_samples: int) -> Array:
         i = int(wrong.argmax())
         raise DataError(
             f"sample_weight[{i}] is {weights[i]}, but a weight here says how often a sample counts: give whole numbers "
-            f"up to {_MOST_REPETITIONS:,}; fit of PCA, StreamingPCA, CellPCA, BandPCA, PatchPCA, TrajectoryPCA, EOF, "
-            f"MCA, CCA and StreamingRidgeClassifier supports others"
+            f"up to {_MOST_REPETITIONS:,}"
         )
     return weights.astype(np.int64)
 

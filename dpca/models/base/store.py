@@ -62,6 +62,11 @@ class StoreContents:
     beside: Coordinates | None = None
 
 
+def count_of(n: Any) -> Any:
+    """Return a number of samples: an integer, or a sum of weights that is not a whole number."""
+    return int(n) if n == int(n) else float(n)
+
+
 class StoredModel:
     """A store of a model, open for reading.
 
@@ -70,13 +75,15 @@ class StoredModel:
     facts : dict
         Facts in its metadata.
     sample_shape : tuple of int
-    n_components, n_samples : int
+    n_components : int
+    n_samples : int or float
+        See `count_of`.
     """
 
     def __init__(self, path: str | os.PathLike[str], group: zarr.Group, facts: dict[str, Any]) -> None:
         self._path, self._group, self.facts = path, group, facts
         self.sample_shape = tuple(map(int, facts["sample_shape"]))
-        self.n_components, self.n_samples = int(facts["n_components"]), int(facts["n_samples_seen"])
+        self.n_components, self.n_samples = int(facts["n_components"]), count_of(facts["n_samples_seen"])
 
     def within(self, fact: str) -> StoredModel:
         """Return the inner model that a fact describes; its arrays are in the same group."""

@@ -23,8 +23,8 @@ from dpca.models.base.callbacks import FitCallbacks
 from dpca.models.base.component_model import ON_DISK
 from dpca.models.base.convergence import check_result, check_scale
 from dpca.models.base.parameters import check_parameters, check_states_fit, checked_rank, no_values
-from dpca.models.base.samples import fitted_source
-from dpca.models.base.store import StoredModel, stored_parameters
+from dpca.models.base.samples import fitted_source, fractions_of
+from dpca.models.base.store import StoredModel, count_of, stored_parameters
 from dpca.models.base.value_range import spanned_range
 from dpca.models.cells.cells_on_disk import CellsOnDisk, joined_cells
 from dpca.models.cells.partition_rule import PartFold, choose_fold, exact_rule, joined_results, results_by_part
@@ -193,7 +193,8 @@ class PartitionedPCA(PartitionParameters, PartsWithWeights):
         X : array (n_samples, *sample_shape)
             The first call fixes the sample shape, the dtype and the partition. A rejected batch changes nothing.
         sample_weight, sample_dim
-            As in `fit`. The dims are those of the first ``DataArray``.
+            As in `fit`, but ``n_samples_seen_`` is the sum of all weights. The dims are those of the first
+            ``DataArray``.
 
         Notes
         -----
@@ -226,7 +227,8 @@ class PartitionedPCA(PartitionParameters, PartsWithWeights):
                 f"{partition.sample_shape} {dtype}: use the same shape and dtype in all batches"
             )
         parts = named_errors(folded.all_parts, "X")(X)
-        update, finish = named_errors(rule.update, "X"), named_errors(rule.finish, "X")
+        finish, weights = named_errors(rule.finish, "X"), fractions_of(sample_weight)
+        update = named_errors(rule.update if weights is None else partial(rule.weigh, weights=weights), "X")
         # The update changes a copy, so that a batch with an overflow leaves the model unchanged.
         states = [update(state.copy(), part) for state, part in zip(before, parts, strict=True)]
         n = states[0].counts["n_samples"]
@@ -341,7 +343,7 @@ class PartitionedPCA(PartitionParameters, PartsWithWeights):
             "sample_shape": list(self.sample_shape_),
             **own,
             "n_components": self.n_components_,
-            "n_samples_seen": self.n_samples_seen_,
+            "n_samples_seen": count_of(self.n_samples_seen_),
             **({ON_DISK: True} if self._on_disk else {}),
             **self._stored_weights(())[1],
             **({"target": self._target} if self._target else {}),

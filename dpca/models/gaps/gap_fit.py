@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from dpca.choices import INFINITE
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.finite import NotFiniteError
+from dpca.engine.sources.marked import UnmarkedSource
 from dpca.engine.sources.sampling import first_samples
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
@@ -91,7 +93,7 @@ def check_gap_parameters(model: Any, required: Mapping[str, Any]) -> None:
         raise DataError(f"n_components is {model.n_components!r}: gaps='iterate' requires an integer")
 
 
-def fit_complete(fit: Callable[[Source], None], source: Source) -> bool:
+def fit_complete(fit: Callable[[Source], None], source: Source, missing: Any) -> bool:
     """Fit samples as if no value were missing. Return False at the first one that is, after at most one pass.
 
     So complete samples cost no pass that looks for missing values.
@@ -99,12 +101,16 @@ def fit_complete(fit: Callable[[Source], None], source: Source) -> bool:
     Parameters
     ----------
     fit : callable (source)
-        Fits to a source that rejects NaN.
+        Fits to a source that rejects missing values.
     source : Source
-        A source with gaps, which only NaN marks.
+        A source with gaps.
+    missing : number, optional
+        Marks a missing value, in addition to NaN. Infinity is rejected as NaN is.
     """
     complete = copy.copy(source)
     complete.with_gaps, complete.complete = False, True
+    if missing is not None and missing != INFINITE:
+        complete = UnmarkedSource(complete, missing)
     try:
         if math.prod(source.shape[1:]) * source.dtype.itemsize <= _MOST_SEARCHED:
             first_samples(complete, _SEARCHED)

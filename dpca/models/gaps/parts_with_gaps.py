@@ -51,8 +51,8 @@ class PartsWithGaps(WithGaps, PartitionedPCA):
         if source.complete:
             return False
         # A callback sees models of one fit only.
-        once = callbacks is None and self.missing_value is None and source.with_gaps
-        if once and fit_complete(partial(self._fit, run=run.below("complete")), source):
+        complete = partial(self._fit, run=run.below("complete"))
+        if callbacks is None and source.with_gaps and fit_complete(complete, source, self.missing_value):
             return True
         passes, partition = Passes(source, run, callbacks=callbacks), self._partition(source, source.axes, run)
         k = self._rank_with_gaps(partition, source)

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpca.engine.folds.plan import PlanError
+from dpca.engine.sources.joined import JoinedSource
 from dpca.engine.sources.sampling import read_samples
+from dpca.engine.sources.source import Source, as_source
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.inner_products import Kernel, KernelMap
@@ -26,8 +28,10 @@ from dpca.models.kernel.landmarks import (
     pool_size,
 )
 from dpca.models.kernel.large_samples import StoredLandmarks, inner_products, planned_blocks
+from dpca.models.linear.weighted import require_sum
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
+from dpca.rules.base.state import State
 from dpca.rules.covariance.covariance import Covariance
 from dpca.rules.kernel.gains import Gains
 from dpca.rules.kernel.kernel_covariance import KernelComponents, degree_weights, degrees, likely_share
@@ -63,14 +67,18 @@ class KernelProblem:
     """The gains of Hebbian steps; None for KHA/et* with a tuned first step."""
     n_passes: int = 1
 
-    def kernel_on(self, x: Array) -> Kernel:
+    def kernel_on(self, x: Array, weights: Array | None = None) -> Kernel:
         """Return the kernel; the default of gamma is computed from the rows."""
         default = self.gamma is None and self.kernel in ("rbf", "poly")
-        return Kernel(self.kernel, default_gamma(x) if default else float(self.gamma or 1), self.degree, self.coef0)
+        gamma = default_gamma(x, weights=weights) if default else float(self.gamma or 1)
+        return Kernel(self.kernel, gamma, self.degree, self.coef0)
 
-    def landmarks_of(self, pool: Array, rng: np.random.Generator) -> KernelMap:
-        """Return the map to the given landmarks, or to landmarks chosen from a pool (n, d)."""
-        kernel = self.kernel_on(pool)
+    def landmarks_of(self, pool: Array, rng: np.random.Generator, weights: Array | None = None) -> KernelMap:
+        """Return the map to the given landmarks, or to landmarks chosen from a pool (n, d).
+
+        Weights (n,) of the pool change only the default of gamma.
+        """
+        kernel = self.kernel_on(pool, weights)
         if not isinstance(self.landmarks, str):
             return KernelMap(kernel, self.landmarks)
         return KernelMap(kernel, chosen_of(pool, kernel, self.landmarks, self.n_landmarks, rng))
@@ -91,14 +99,18 @@ class Found(NamedTuple):
 def nystrom(problem: KernelProblem, passes: Passes) -> Found:
     """Fold the kernels with landmarks in one pass, after the landmarks are chosen."""
     to_landmarks, rng = choose_landmarks(problem, passes)
-    return fold_kernels(problem, passes, to_landmarks, draw(passes.source, HELD_OUT, rng))
+    # A random sample is one of samples without weights.
+    held_out = draw(passes.source, HELD_OUT, rng) if passes.source.weights is None else None
+    return fold_kernels(problem, passes, to_landmarks, held_out)
 
 
 def by_degrees(problem: KernelProblem, passes: Passes) -> Found:
     """Find components of the kernels divided by the square roots of the degrees, which take an additional pass."""
     to_landmarks, _ = choose_landmarks(problem, passes)
-    mean = passes(degrees(to_landmarks))["mean"]
-    weights = degree_weights(to_landmarks, mean, passes.source.shape[0])
+    source = with_weights(passes.source)
+    rule = degrees(to_landmarks, weighted=source is not passes.source)
+    (found,) = passes.over(Whole(tuple(source.shape[1:])), rule, source=source)
+    weights = degree_weights(to_landmarks, found["mean"], source.shape[0])
     to_landmarks = replace(to_landmarks, degrees=weights)
     return fold_kernels(problem, passes, to_landmarks)
 
@@ -107,16 +119,34 @@ def fold_kernels(
     problem: KernelProblem, passes: Passes, to_landmarks: KernelMap, held_out: Array | None = None
 ) -> Found:
     """Find the components in the span of landmarks, in one pass."""
-    rule = problem.rule(to_landmarks, held_out)
-    return Found(to_landmarks, passes(rule, result_so_far=lambda states: Found(to_landmarks, rule.finish(states[0]))))
+    source = with_weights(passes.source)
+    rule = replace(problem.rule(to_landmarks, held_out), weighted=source is not passes.source)
+
+    def found(states: list[State]) -> Found:
+        return Found(to_landmarks, rule.finish(states[0]))
+
+    (results,) = passes.over(Whole(tuple(source.shape[1:])), rule, source=source, result_so_far=found)
+    return Found(to_landmarks, results)
+
+
+def with_weights(source: Source) -> Source:
+    """Return a source with the weights of its samples as a last attribute, or as it is if it has none."""
+    if source.weights is None:
+        return source
+    require_sum(np.asarray(source.weights))
+    return JoinedSource(source, as_source(np.asarray(source.weights)[:, None]))
 
 
 def choose_landmarks(problem: KernelProblem, passes: Passes) -> tuple[KernelMap, np.random.Generator]:
     """Plan the pass, then choose landmarks; return these and the random generator."""
     plan(problem, passes)
     source, rng = passes.source, np.random.default_rng(problem.seed)
-    pool = draw(source, pool_size(source, problem.n_landmarks, problem.dtype.itemsize, passes.budget), rng)
-    return problem.landmarks_of(pool, rng), rng
+    pool = draw(
+        with_weights(source), pool_size(source, problem.n_landmarks, problem.dtype.itemsize, passes.budget), rng
+    )
+    if source.weights is None:
+        return problem.landmarks_of(pool, rng), rng
+    return problem.landmarks_of(pool[:, :-1].astype(source.dtype), rng, pool[:, -1]), rng
 
 
 def exact(problem: KernelProblem, passes: Passes) -> Found:
@@ -124,6 +154,8 @@ def exact(problem: KernelProblem, passes: Passes) -> Found:
 
     If all samples do not fit into a task, their kernels follow from inner products, see `of_large_samples`.
     """
+    if problem.kernel == "precomputed" and passes.source.weights is not None:
+        raise DataError("kernel='precomputed' requires whole numbers in sample_weight: round the weights")
     if (grid := plan_exact(problem, passes)) is not None:
         return of_large_samples(problem, passes, grid)
     x = np.concatenate(list(read_samples(passes.source, np.arange(passes.source.shape[0]))))
@@ -131,7 +163,7 @@ def exact(problem: KernelProblem, passes: Passes) -> Found:
     if problem.kernel == "precomputed":
         _check_kernels(x)
         x = (x + x.T) / 2
-    to_landmarks = KernelMap(problem.kernel_on(x), x)
+    to_landmarks = KernelMap(problem.kernel_on(x, passes.source.weights), x)
     return fold_kernels(problem, passes, to_landmarks)
 
 
@@ -157,34 +189,42 @@ def plan_exact(problem: KernelProblem, passes: Passes) -> CellGrid | None:
 def of_large_samples(problem: KernelProblem, passes: Passes, grid: CellGrid) -> Found:
     """Find the components from the kernel matrix, in one pass over blocks of attributes (Schölkopf et al. 1998).
 
-    No task holds a sample. This process holds two matrices (n, n) and the eigensolver's. Costs n^2 d operations.
+    No task holds a sample. This process holds two matrices (n, n) and the eigensolver's. Costs n^2 d operations. With
+    weights D, the eigenproblem is that of D^(1/2) K D^(1/2), with kernels K about the weighted mean.
     """
+    given = passes.source.weights
+    weights = np.ones(passes.source.shape[0]) if given is None else np.asarray(given)
+    total_weight = float(weights.sum()) if given is None else require_sum(weights)
     kernels, precision = inner_products(passes, grid, problem.kernel)
     squares, n, d = kernels.diagonal().copy(), len(kernels), math.prod(passes.source.shape[1:])
     gamma = problem.gamma
     if gamma is None and problem.kernel in ("rbf", "poly"):
         # The sum of all variances; for inner products that are not centered, their mean is that of the mean.
-        gamma = gamma_of(float(squares.sum() - n * kernels.mean()) / (n - 1))
+        gamma = gamma_of(float(weights @ squares - weights @ kernels @ weights / total_weight) / (total_weight - 1))
     kernel = Kernel(problem.kernel, float(gamma or 1), problem.degree, problem.coef0)
     kernel.of_products(kernels, squares, squares)
     if problem.kernel == "rbf":
         np.fill_diagonal(kernels, 1)
-    mean, trace = kernels.mean(axis=0), float(kernels.trace())
+    mean, trace = weights @ kernels / total_weight, float(weights @ kernels.diagonal())
     kernels -= mean[:, None]
-    kernels -= mean - mean.mean()
+    kernels -= mean - weights @ mean / total_weight
+    roots = np.sqrt(weights)
+    if given is not None:
+        kernels *= roots[:, None]
+        kernels *= roots
     total = float(kernels.trace())
     values, rows = linalg.leading_eigh(kernels, problem.k, precise=precision < _PRECISE)
     kept = values > float(np.finfo(np.float64).eps) * max(total, 0.0)
     values, vectors = values[kept], rows[kept].T
-    coefficients, stored = vectors / np.sqrt(values), StoredLandmarks(passes.source, squares)
+    coefficients, stored = roots[:, None] * vectors / np.sqrt(values), StoredLandmarks(passes.source, squares)
     rounding = precision * trace
     points = KernelMap(kernel, no_values((n, d), np.float64))
     results = {
         "eigenvalues": values,
         "coefficients": coefficients,
         "offset": mean @ coefficients,
-        "mean_coefficients": np.full(n, 1 / n),
-        "landmark_scores": vectors * np.sqrt(values),
+        "mean_coefficients": weights / total_weight,
+        "landmark_scores": vectors * np.sqrt(values) / roots[:, None],
         "total": np.asarray(total),
         "residual": np.asarray(0.0),
         "captured_bound": np.asarray(likely_share(float(values.sum()), 0.0, rounding, points)),

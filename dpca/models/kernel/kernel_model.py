@@ -20,7 +20,8 @@ from dpca.kernels.algebra.types import Array
 from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.parameters import check_parameters, check_states_fit
-from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
+from dpca.models.base.samples import fractions_of
+from dpca.models.base.store import StoreContents, StoredModel, count_of, stored_parameters
 from dpca.models.kernel.kernel_methods import Found, check_found
 from dpca.models.kernel.landmarks import default_gamma
 from dpca.models.kernel.large_samples import StoredLandmarks
@@ -100,7 +101,8 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
             Unless landmarks are given, they are chosen from the first batch, which must have at least as many samples.
             Costs as much as the pass of `fit`. Components are computed on access.
         sample_weight, sample_dim
-            As in `fit`. The dims are those of the first ``DataArray``.
+            As in `fit`, but ``n_samples_seen_`` is the sum of all weights. The dims are those of the first
+            ``DataArray``.
 
         Raises
         ------
@@ -115,11 +117,12 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
                     f"method is {self.method!r}, and partial_fit requires method='nystrom': use that, or fit()"
                 )
         x = self._batch(X, sample_dim, sample_weight)
-        rows = np.ascontiguousarray(x.reshape(len(x), -1))
+        rows, weights = np.ascontiguousarray(x.reshape(len(x), -1)), fractions_of(sample_weight)
         if fresh:
             n = len(x) if isinstance(self.landmarks, str) else None
             problem = self._problem(n, tuple(x.shape[1:]), x.dtype)
-            to_landmarks = named_errors(problem.landmarks_of, "X")(rows, np.random.default_rng(problem.seed))
+            rng = np.random.default_rng(problem.seed)
+            to_landmarks = named_errors(problem.landmarks_of, "X")(rows, rng, weights)
             self._rule, self.sample_shape_ = problem.rule(to_landmarks), tuple(x.shape[1:])
             check_states_fit(self._rule, [rows.shape[1]], rows.dtype)
         if tuple(x.shape[1:]) != self.sample_shape_:
@@ -128,7 +131,8 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
                 f"give samples of that shape"
             )
         state = self._states[0] if self._states else self._rule.init(rows.shape[1], rows.dtype)
-        self._set_state(named_errors(self._rule.update, "X")(state, rows))
+        update = self._rule.update if weights is None else partial(self._rule.weigh, weights=weights)
+        self._set_state(named_errors(update, "X")(state, rows))
         return self
 
     def merge(self, other: KernelModel) -> Self:
@@ -162,7 +166,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     def __getattr__(self, name: str) -> Any:
         if name in _FOUND and self._states:
             if self.n_samples_seen_ < 2:
-                raise DataError("the model has seen 1 sample: give at least 2 samples to partial_fit")
+                raise DataError(f"the model has seen {self.n_samples_seen_} sample: give at least 2 to partial_fit")
             found = Found(self._rule.to_landmarks, named_errors(self._rule.finish, "X")(self._states[0].copy()))
             self._set_results(found, self.sample_shape_, self.n_samples_seen_)
         return object.__getattribute__(self, name)
@@ -246,7 +250,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         facts = {
             "sample_shape": list(self.sample_shape_),
             "n_components": self.n_components_,
-            "n_samples_seen": self.n_samples_seen_,
+            "n_samples_seen": count_of(self.n_samples_seen_),
             "n_landmarks": len(self.landmarks_),
             **{name: getattr(self, f"{name}_") for name in _NUMBERS},
             "parameters": dict(sorted(stored.items())),

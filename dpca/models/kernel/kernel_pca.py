@@ -104,6 +104,7 @@ class KernelPCA(KernelParameters, KernelModel):
     """
 
     store_kind: ClassVar[str] = "kernel-pca"
+    any_weights: ClassVar[bool] = True
 
     # -- fitting
 
@@ -112,6 +113,8 @@ class KernelPCA(KernelParameters, KernelModel):
         drawn = self.method == "kha" or (self.method == "nystrom" and isinstance(self.landmarks, str))
         if run.checkpoints is not None and drawn:
             require_seed(self.random_state)
+        if source.weights is not None and self.method == "kha":
+            raise DataError("method='kha' requires whole numbers in sample_weight: round them, or use method='nystrom'")
         problem = self._problem(source.shape[0], tuple(source.shape[1:]), source.dtype)
         passes = Passes(source, run, callbacks=callbacks)
 

@@ -13,6 +13,7 @@ from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.inner_products import Kernel
+from dpca.models.linear.weighted import require_sum
 from dpca.rules.kernel.landmarks import pivots
 from dpca.storage.errors import DataError
 
@@ -81,16 +82,20 @@ def _centers(pool: Array, count: int, rng: np.random.Generator) -> Array:
     return np.unique(found, axis=0).astype(pool.dtype, copy=False)
 
 
-def default_gamma(x: Array, name: str = "gamma") -> float:
+def default_gamma(x: Array, name: str = "gamma", weights: Array | None = None) -> float:
     """Return 1 / (2 s^2) with the root mean square distance s between rows (n, d).
 
-    Half of the mean squared distance is the sum of all variances (divisor n - 1), so the cost is linear in n.
+    Half of the mean squared distance is the sum of all variances (divisor n - 1), so the cost is linear in n. Weights
+    (n,) say how often each row counts.
 
     Raises
     ------
     DataError
         If all rows are equal.
     """
+    if weights is not None:
+        squares = ((x - np.average(x, axis=0, weights=weights)) ** 2).sum(axis=1)
+        return gamma_of(float(weights @ squares) / (require_sum(weights) - 1), name)
     return gamma_of(float(x.var(axis=0, dtype=np.float64, ddof=1).sum()) if len(x) > 1 else 0.0, name)
 
 

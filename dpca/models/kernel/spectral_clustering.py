@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.docs import documented
 from dpca.models.base.parameters import check_parameters
 from dpca.models.base.passes import Passes, run_of_fit
-from dpca.models.base.samples import repetitions, varied_source
+from dpca.models.base.samples import counts_and_fractions, varied_source
 from dpca.models.kernel.kernel_methods import by_degrees
 from dpca.models.kernel.kernel_pca import KernelPCA
 from dpca.parameters.kernel import ClusteringParameters
@@ -56,9 +57,9 @@ class SpectralClustering(ClusteringParameters, ClusterMixin, BaseEstimator):  # 
             As in `KernelPCA.fit`.
         y : ignored
         sample_weight : array_like (n_samples,), optional
-            How often each sample counts, a whole number, as in `KernelPCA.fit`. The clusters are those of repeated
-            samples. ``labels_`` and ``embedding_`` have an entry for each given sample, also for those of weight 0,
-            which belong to the nearest cluster.
+            How often each sample counts, as in `KernelPCA.fit`. The clusters are those of repeated samples. ``labels_``
+            and ``embedding_`` have an entry for each given sample, also for those of weight 0, which belong to the
+            nearest cluster.
 
         Raises
         ------
@@ -72,8 +73,13 @@ class SpectralClustering(ClusteringParameters, ClusterMixin, BaseEstimator):  # 
         model = KernelPCA(self.n_clusters, **{name: getattr(self, name) for name in shared})
         source = varied_source(self, X)
         n, shape = source.shape[0], tuple(source.shape[1:])
-        counts = None if sample_weight is None else repetitions(sample_weight, n)
+        counts, fractions = None, None
+        if sample_weight is not None:
+            counts, fractions = counts_and_fractions(sample_weight, n, any_weights=True)
         read = source if counts is None else repeated(source, counts)
+        if fractions is not None:
+            read = copy.copy(read)
+            read.weights = fractions
         if self.n_clusters > read.shape[0]:
             raise DataError(
                 f"n_clusters is {self.n_clusters}, but there are only {read.shape[0]} samples: use at most "
@@ -100,7 +106,8 @@ class SpectralClustering(ClusteringParameters, ClusterMixin, BaseEstimator):  # 
 
         seed = check_random_state(self.random_state).randint(2**31)
         rows = self.embedding_ if counts is None else self.embedding_.repeat(counts, axis=0)
-        clusters = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed).fit(rows)
+        means = KMeans(self.n_clusters, n_init=self.n_init, random_state=seed)
+        clusters = means.fit(rows, sample_weight=fractions)
         self.labels_: Array = clusters.labels_ if counts is None else clusters.predict(self.embedding_)
         return self
 

@@ -174,8 +174,8 @@ class PCA(PCAParameters, WithVariables, WithGaps, LinearModel):
         """Fit samples that may have missing values; return False if they have none and are not fitted."""
         k, passes = self._rank_with_gaps(source), Passes(source, run, callbacks=callbacks)
         # A callback sees models of one fit only.
-        once = callbacks is None and self.missing_value is None
-        if once and fit_complete(partial(self._fit_complete, run=run.below("complete")), source):
+        complete = partial(self._fit_complete, run=run.below("complete"))
+        if callbacks is None and fit_complete(complete, source, self.missing_value):
             return True
         if passes.run.checkpoints is not None:
             require_seed(self.random_state)

@@ -40,13 +40,25 @@ def row_factors(weights: Array, n_parts: int = 1) -> Array:
     DataError
         If the weights have a sum of at most 1.
     """
+    total = require_sum(weights)
+    factors: Array = np.sqrt(weights * ((len(weights) * n_parts - 1) / (total * n_parts - 1)))
+    return factors
+
+
+def require_sum(weights: Array) -> float:
+    """Return the sum of weights.
+
+    Raises
+    ------
+    DataError
+        If it is at most 1.
+    """
     if not (total := float(weights.sum())) > 1:
         raise DataError(
             f"sample_weight has the sum {total:g}, but weights say how often samples count: multiply them by a "
             f"constant, such that their sum is above 1"
         )
-    factors: Array = np.sqrt(weights * ((len(weights) * n_parts - 1) / (total * n_parts - 1)))
-    return factors
+    return total
 
 
 def weighted_mean(source: Source, passes: Passes) -> Array:

@@ -35,7 +35,7 @@ from dpca.parameters.common import VARIABLE
 from dpca.representation.lazy import as_lazy
 from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.arrays.labelled import is_labelled
-from dpca.storage.errors import DataError
+from dpca.storage.errors import DataError, one_line
 from dpca.storage.run import Run
 
 # The fact of a store that names the dim of samples of several variables.
@@ -194,6 +194,33 @@ class WithVariables(WithWeights):
         if values.ndim not in (1, 2) or values.shape[-1] != self.n_features_in_:
             raise DataError(f"values have shape {values.shape}: give (k, {self.n_features_in_}) for all attributes")
         return self._by_variable(values, COMPONENT if values.ndim == 2 else None)
+
+    def to_xarray(self) -> Any:
+        """Return the model as an ``xarray.Dataset``, see `ComponentModel.to_xarray`.
+
+        Of several variables, "components" and "mean" are those of each one, "t_components" and "t_mean" of a variable
+        "t". Dims of a variable without names are its own: "t_dim_1", "t_dim_2", ...
+        """
+        data = super().to_xarray()
+        if (names := self._variables) is None:
+            return data
+        import xarray  # the call above requires it
+
+        found = [data.drop_vars(["components", "mean"])]
+        for name, values in (("components", self.components_), ("mean", self.mean_)):
+            lead = COMPONENT if values.ndim == 2 else None
+            parts = names.split(values if lead else values[None])
+            for key, one, part in zip(names.keys, names.variables, parts, strict=True):
+                key = key.replace(" ", "_")  # "variable 0" of a list
+                own = tuple(f"{key}_dim_{i}" for i in range(1, part.ndim))
+                found.append(_with_labels(part, one.labels or Labels(own, own, None, None, {}), lead, None))
+                found[-1].name = f"{key}_{name}"
+        try:
+            return xarray.merge(found, join="exact", combine_attrs="drop_conflicts")
+        except ValueError as error:
+            raise DataError(
+                f"variables have different coordinates along a dim, rename it ({one_line(error)})"
+            ) from error
 
     def _by_variable(self, values: Any, lead: str | None, scores: Labelled | None = None) -> Any:
         """Return values, with the dim ``lead`` or those of ``scores`` first, in the form of the variables."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
@@ -21,6 +22,7 @@ from dpca.models.base.parameters import check_parameters, no_values, spatial_len
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
 from dpca.models.base.store import StoreContents, StoredModel, stored_parameters
+from dpca.models.patches.weighted_rows import weighted_patches
 from dpca.parameters.patches import CascadeParameters
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
@@ -75,6 +77,7 @@ class PatchCascade(CascadeParameters, Estimator):
     """
 
     store_kind: ClassVar[str] = "patch-cascade"
+    any_weights: ClassVar[bool] = True
     scores_kind: ClassVar[str] = CascadeRepresentation.scores_kind
     measures_ssim: ClassVar[bool] = False
     report_title: ClassVar[str] = "Cascade of patches"
@@ -83,11 +86,17 @@ class PatchCascade(CascadeParameters, Estimator):
 
     def _fit(self, X: Any, run: Run, callbacks: FitCallbacks | None = None) -> None:
         source, random = varied_source(self, X), np.random.default_rng(self._seed())
+        weights = source.weights
         layers: list[PatchRepresentation] = []
         self.explained_variance_: list[Array] = []
         for j, rule, given in self._layers(source, source.axes, layers):
-            passes = Passes(given, run, callbacks=callbacks)
+            passes, known_mean = Passes(given, run, callbacks=callbacks), dict[str, Array]()
+            if weights is not None:
+                given.weights = weights
+                passes.source, rule, mean = named_errors(weighted_patches, source.name)(given, rule, passes)
+                known_mean = {"mean": mean}
             (found,) = passes.over(Whole(tuple(given.shape[1:])), rule, stage=f"layer {j + 1}")
+            found |= known_mean
             check_scale([check_result(found, what := f"the analysis of the patches of layer {j + 1}")], what)
             layers.append(PatchRepresentation(rule.grid, found["mean"], self._filters(found, random, given.dtype)))
             known = found["explained_variance"]

@@ -45,7 +45,12 @@ def iterate(model: Any, source: Source, run: Run, *, pace: Pace, max_samples: in
     by an exception, the model is consistent and nothing runs.
     """
     n, whole = source.shape[0], Whole(tuple(source.shape[1:]))
-    seen = int(model.n_samples_seen_) if model._states else 0
+    seen = model.n_samples_seen_ if model._states else 0
+    if seen != int(seen):
+        raise DataError(
+            f"this model has seen samples of the weight {seen:g}, which is not a number of samples of {source.name}: "
+            f"use partial_fit"
+        )
     if seen > n:
         raise DataError(f"this model has seen {seen:,} samples but {source.name} has {n:,}: give the same stack again")
     rule: Any = Keeping(replace(model._stream_rule, chain=True))

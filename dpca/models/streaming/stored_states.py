@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from dpca.kernels.algebra.types import Array
-from dpca.models.base.store import StoredModel
+from dpca.models.base.store import StoredModel, count_of
 from dpca.rules.base.state import State
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_whole
 
 
 class NoStateError(DataError, AttributeError):
@@ -44,6 +45,8 @@ def stored_arrays(states: Sequence[State]) -> dict[str, tuple[Array, tuple[str, 
         if values.size:
             arrays[f"state_{name}"] = values, (f"state_{name}_value",)
     counts = np.array([[state.counts[name] for name in sorted(state.counts)] for state in states])
+    if (counts == np.rint(counts)).all():
+        counts = counts.astype(np.int64)
     return arrays | {"state_counts": (counts, ("state_partition", "state_count"))}
 
 
@@ -73,11 +76,13 @@ def read_states(stored: StoredModel, states: Sequence[State]) -> None:
     shapes: dict[str, tuple[int, ...]] = {f"state_{name}": (size,) for name, size in sizes.items() if size}
     integers = [f"state_{name}" for name, array in states[0].arrays.items() if array.dtype.kind != "f"]
     shapes["state_counts"] = len(states), len(states[0].counts)
-    found = stored.arrays(shapes, integers=[*integers, "state_counts"])
+    if is_whole(stored.n_samples):
+        integers.append("state_counts")
+    found = stored.arrays(shapes, integers=integers)
     for name, size in sizes.items():
         at = 0
         for array in (state.arrays[name] for state in states if size):
             array[...] = found[f"state_{name}"][at : at + array.size].reshape(array.shape)
             at += array.size
     for state, counts in zip(states, found["state_counts"].tolist(), strict=True):
-        state.counts = dict(zip(sorted(state.counts), counts, strict=True))
+        state.counts = dict(zip(sorted(state.counts), map(count_of, counts), strict=True))

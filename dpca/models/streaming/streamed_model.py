@@ -24,7 +24,7 @@ from dpca.models.base.labelled import Labels
 from dpca.models.base.linear_model import LinearModel
 from dpca.models.base.parameters import are_ordinary, check_parameters, check_states_fit
 from dpca.models.base.passes import run_of_fit
-from dpca.models.base.samples import allows_gaps, magnitude, varied_source
+from dpca.models.base.samples import allows_gaps, fractions_of, magnitude, varied_source
 from dpca.models.base.store import StoreContents, StoredModel
 from dpca.models.streaming.iterating import iterate
 from dpca.models.streaming.stored_states import NoStateError, RequiresState, read_states, stated_dtype, stored_arrays
@@ -98,7 +98,8 @@ class StreamedModel(LinearModel):
         X : array (n_samples, *sample_shape)
             The first call fixes the sample shape and dtype. A rejected batch changes nothing.
         sample_weight, sample_dim
-            As in `fit`. The dims are those of the first ``DataArray``.
+            As in `fit`, but ``n_samples_seen_`` is the sum of all weights. Weights that are not whole numbers require
+            "incremental-svd" or "covariance". The dims are those of the first ``DataArray``.
 
         Raises
         ------
@@ -128,7 +129,13 @@ class StreamedModel(LinearModel):
             self._states[0] if self._states else named_errors(self._stream_rule.init, "X")(rows.shape[1], rows.dtype)
         )
         self._magnitude = self._magnitude or named_errors(magnitude, "X")(rows)
-        if are_ordinary(rows):
+        if (weights := fractions_of(sample_weight)) is not None:
+            if self.track_scores:
+                raise DataError("track_scores=True requires whole numbers in sample_weight: omit it, or round them")
+            updated = named_errors(self._stream_rule.weigh, "X")(state.copy(), rows, weights)
+            # As below, but a sum of weights below 1 has no components yet.
+            (self._set_state if are_ordinary(rows) else self._find)(updated)
+        elif are_ordinary(rows):
             self._set_state(self._taken(state, rows))
         else:
             # Such values may overflow in the rule, so its result is checked at once.

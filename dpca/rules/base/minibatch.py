@@ -70,6 +70,11 @@ class InBatches(Wrapper):
         state.counts[_COUNT] = n
         return state
 
+    def weigh(self, state: State, batch: Array, weights: Array) -> State:
+        """Process the buffered samples, then samples with weights at once."""
+        weighted: State = self.rule.weigh(self._flushed(state), batch, weights)
+        return weighted
+
     def merge(self, a: State, b: State) -> State:
         """Merge two states, including their buffered samples."""
         return super().merge(self._flushed(a), self._flushed(b.copy()) if b.counts[_COUNT] else b)

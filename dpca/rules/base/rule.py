@@ -90,6 +90,16 @@ class Rule(ABC):
             self._take(state, batch)
         return state
 
+    def weigh(self, state: State, batch: Array, weights: Array) -> State:
+        """Process a batch (n_samples, n_features) of numpy; ``weights`` (n_samples,) say how often each sample counts.
+
+        The count of a state is then a sum of weights, not a whole number.
+        """
+        raise ValueError(
+            f"{type(self).__name__} processes whole samples, but weights in sample_weight are not whole numbers: round "
+            f"them"
+        )
+
     def merge(self, a: State, b: State) -> State:
         """Return the state of both streams. By default this is the sum of all arrays and counters."""
         for name, values in b.arrays.items():
@@ -107,7 +117,7 @@ class Rule(ABC):
         n = state.counts["n_samples"]
         if n < self.least_samples:
             what = "principal components" if self.least_samples == 1 else "variance"
-            raise ValueError(f"{n} sample(s) have no {what}: give at least {self.least_samples}")
+            raise ValueError(f"{n:g} sample(s) have no {what}: give at least {self.least_samples}")
         return self._finish(state)
 
     def components_of(self, state: State) -> Array:

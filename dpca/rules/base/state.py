@@ -57,7 +57,9 @@ ALL = AttributeBlocks()
 
 @dataclass
 class State:
-    """Named arrays and exact integer counters: everything that a rule has learned so far.
+    """Named arrays and exact counters: everything that a rule has learned so far.
+
+    Counters are integers, except the number of samples after `Rule.weigh`.
 
     The engine can therefore save, send and merge the state of any rule without knowing the rule.
 
@@ -68,7 +70,7 @@ class State:
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, Any] = field(default_factory=dict)
     blocks: AttributeBlocks = ALL
 
     @classmethod

@@ -25,6 +25,8 @@ _LEAST_ROWS = 30
 # Allowance for higher orders, as a share of the missed variance. They were up to two thirds of it when 2 % were missed,
 # and a tenth at 0.1 %.
 _BEYOND = 0.25
+# Keys of samples are at most 1. This one says that not all samples of a stream had equal weights. It remains in merges.
+_UNEQUAL = 2.0
 _QUIET = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 
@@ -43,8 +45,8 @@ class Sampled(Wrapper):
 
     Results of ``finish``: those of the rule; ``captured_estimate`` (), the captured variance relative to that of the
     best components, and ``captured_estimate_error`` (), its standard error, both float64, see `estimate`. They are nan
-    for fewer than 30 samples. Holds up to 512 samples, in 32 MiB or a quarter of the state of the rule. The additional
-    cost of ``finish`` is less than a step of the rule.
+    for fewer than 30 samples, and after `weigh`. Holds up to 512 samples, in 32 MiB or a quarter of the state of the
+    rule. The additional cost of ``finish`` is less than a step of the rule.
     """
 
     by_attribute = (_ROWS,)
@@ -60,9 +62,15 @@ class Sampled(Wrapper):
             first = np.ascontiguousarray(to_numpy(batch[:1, :]))
             # Integers, because a sum over blocks of attributes must not depend on the blocks.
             (total,) = state.blocks.summed(first.view(np.uint8).sum(dtype=np.int64))
-            keys = np.random.default_rng([state.counts["n_samples"], int(total)]).random((n,))
+            keys = np.random.default_rng([int(state.counts["n_samples"]), int(total)]).random((n,))
             _keep(state, 1 - keys, batch)
         return self.rule.update(state, batch)
+
+    def weigh(self, state: State, batch: Array, weights: Array) -> State:
+        """Process samples with weights. There is no estimate then."""
+        state.arrays[_KEYS][...] = _UNEQUAL
+        weighted: State = self.rule.weigh(state, batch, weights)
+        return weighted
 
     def merge(self, a: State, b: State) -> State:
         """Return the state of both streams."""
@@ -76,7 +84,7 @@ class Sampled(Wrapper):
         result: dict[str, Array] = _wide(self.rule).finish(state)
         directions, variances, _ = (result.pop(name) for name in ("directions", "direction_variance", "outside"))
         share = error = math.nan
-        if len(rows) >= _LEAST_ROWS:
+        if len(rows) >= _LEAST_ROWS and keys.max() < _UNEQUAL:
             bound, k = float(result["captured_bound"]), result["components"].shape[0]
             mean, variances = to_numpy(result["mean"]), to_numpy(variances)
             share, error = estimate(rows, mean, directions, variances, k, n, state.blocks)

@@ -19,6 +19,7 @@ from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State, StateLayout
 from dpca.rules.certificates import certified
 from dpca.rules.covariance.shifts import displace, move_near_mean, move_shift, spread_of, squared_means, variance_of
+from dpca.rules.covariance.weighted_sums import weighted_sums
 
 #: Rows of one float32 product. Products of 8-bit pixels minus 128 are at most 2**14, so their sums over 1024 rows stay
 #: within 2**24, where float32 holds every integer. The result is exact for any order of additions in BLAS.
@@ -122,6 +123,16 @@ class Covariance(Rule):
         else:
             for rows in blocks(n, BLOCK_ROWS):
                 add_block(state, batch[..., rows, :], spread_of(state))
+
+    @QUIET
+    def weigh(self, state: State, batch: Array, weights: Array) -> State:
+        """Process samples with weights, in float64."""
+        for part in weighted_sums(state, batch, weights):
+            if _ROUNDING in state.arrays:
+                squares = linalg.diagonal(part.arrays["cross"]).sum()
+                part.arrays[_ROUNDING] = np.asarray(unit_roundoff(np.float64) * squares)
+            self.merge(state, part)
+        return state
 
     @QUIET
     def merge(self, a: State, b: State) -> State:

@@ -81,6 +81,17 @@ class _Places(SeveralCovariances):
             add(group, batch[:, start:stop].reshape(len(batch), *places.shape))
         state.counts["n_samples"] += len(batch)
 
+    @QUIET
+    def weigh(self, state: State, batch: Array, weights: Array) -> State:
+        """Process samples with weights, in float64."""
+        stop = 0
+        for group in self._covariances(state):
+            places = group.arrays["sum"]
+            start, stop = stop, stop + places.size
+            Covariance().weigh(group, batch[:, start:stop].reshape(len(batch), *places.shape), weights)
+        state.counts["n_samples"] += float(weights.sum())
+        return state
+
     def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return whether sums are exact."""
         return is_exact(dtype)

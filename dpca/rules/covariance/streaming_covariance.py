@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,7 +47,7 @@ class StreamingCovariance(StreamingRule, Covariance):
 
     def _finish(self, state: State) -> dict[str, Array]:
         room, dtype = state.arrays["components"], dtype_of(state.arrays["components"])
-        k = min(room.shape[-2], state.counts["n_samples"])
+        k = min(room.shape[-2], math.ceil(state.counts["n_samples"]))
         found = self._bounded(state, k, 0, dtype)
         found |= {
             "components": found["components"].astype(dtype),
@@ -58,7 +59,7 @@ class StreamingCovariance(StreamingRule, Covariance):
     def components_of(self, state: State) -> Array:
         """Return the components, without the bound, which costs as much as they do."""
         room = state.arrays["components"]
-        k = min(room.shape[-2], state.counts["n_samples"])
+        k = min(room.shape[-2], math.ceil(state.counts["n_samples"]))
         _, covariance = self._covariance_lower(state.to_numpy())
         return beside(linalg.leading_eigh(covariance, k)[1].astype(dtype_of(room)), room)
 

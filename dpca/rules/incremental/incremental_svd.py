@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType
 
@@ -24,7 +24,7 @@ from dpca.rules.base.turning import change_of, complete, fix_signs, joint_length
 from dpca.rules.certificates import certificate
 from dpca.rules.incremental import nystrom
 from dpca.rules.incremental.rows import ByteRows, FloatRows, exact_kernel, first_rows, whole_rows
-from dpca.rules.incremental.scatter_state import n_features_of, orthonormalize, rank_of, safe_rows
+from dpca.rules.incremental.scatter_state import n_features_of, orthonormalize, rank_of, safe_rows, weighted_state
 from dpca.rules.incremental.truncation import truncate, truncate_bytes
 
 _ROWS = 1024
@@ -219,6 +219,12 @@ class IncrementalSVD(StreamingRule):
         self._absorb(state, rows, gains, gram, pull * weights)
         self._count(state, weights)
 
+    def weigh(self, state: State, batch: Array, weights: Array) -> State:
+        """Process samples with weights, as a stream of their own that is merged."""
+        if self.forgetting < 1:
+            return super().weigh(state, batch, weights)
+        return self.merge(state, weighted_state(replace(self, center=False), batch, weights, center=self.center))
+
     @_QUIET
     def merge(self, a: State, b: State) -> State:
         """Return the state of both streams, ``b`` after ``a``."""
@@ -258,7 +264,7 @@ class IncrementalSVD(StreamingRule):
     def _finish(self, state: State) -> dict[str, Array]:
         orthonormalize(state)
         basis, energy = state.arrays["basis"], state.arrays["energy"]
-        k = min(self.rank(n_features_of(state)), state.counts["n_samples"])
+        k = min(self.rank(n_features_of(state)), math.ceil(state.counts["n_samples"]))
         rows = basis[: max(rank_of(state), k), :]
         for i in range(int(np.count_nonzero(energy[:k])), k):
             complete(rows, i, state.blocks)
@@ -280,10 +286,8 @@ class IncrementalSVD(StreamingRule):
         if self.wide:
             result["directions"] = rows
             result["direction_variance"] = energy[: rows.shape[0]] / divisor
-            bounded = self.forgetting == 1
-            result["outside"] = np.asarray(
-                (float(state.arrays["outside"]) + rounding) / divisor if bounded else math.inf
-            )
+            most = (float(state.arrays["outside"]) + rounding) / divisor
+            result["outside"] = np.asarray(most if self.forgetting == 1 else math.inf)
         return {name: beside(array, basis) for name, array in result.items()}
 
     def extrapolate(self, state: State, n_samples: int) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.namespace import cast, dtype_of, namespace, to_numpy
 from dpca.kernels.algebra.rounding import unit_roundoff
-from dpca.kernels.algebra.types import blocks
+from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.state import State
 from dpca.rules.base.turning import change_of, rotate
 from dpca.rules.certificates import certificate
@@ -41,6 +43,20 @@ def safe_rows(state: State, k: int) -> int:
     rest = max(float(state.arrays["scatter"] - energy.sum()), 0.0)
     share = float(energy[k - 1] / (_MARGIN * rest / group_rows(k) + energy[-1]))
     return max(whole_rows(len(energy)), int(n * min(1.0, share)))
+
+
+def weighted_state(about_0: Any, batch: Array, weights: Array, *, center: bool) -> State:
+    """Return the state of samples (n, d) with weights (n,), from the rule without centering.
+
+    Rows sqrt(w) (x - mean) about 0 have the scatter of the samples. The divisor of variances is sum w - 1.
+    """
+    total = float(weights.sum())
+    mean = weights @ batch / total if center else np.zeros(batch.shape[1])
+    rows = (batch - mean) * np.sqrt(weights)[:, None]
+    state: State = about_0.update(about_0.init(batch.shape[1], batch.dtype), rows.astype(working_dtype(batch.dtype)))
+    state.arrays["mean"], state.arrays["weights"] = mean, np.array([total, total])
+    state.counts["n_samples"] = total
+    return state
 
 
 def orthonormalize(state: State) -> None:

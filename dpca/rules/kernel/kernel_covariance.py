@@ -38,11 +38,14 @@ class Mapped(Wrapper):
         Processes batches of m attributes.
     to_landmarks : KernelMap
         Kernels with m landmarks.
+    weighted : bool
+        Whether the last attribute of a sample is a factor of its kernels.
 
     Costs 2 n m d operations in addition to the rule, and m d values in addition to its state.
     """
 
     to_landmarks: KernelMap
+    weighted: bool = field(default=False, kw_only=True)
 
     def init(self, n_features: int, dtype: DTypeLike, blocks: AttributeBlocks = ALL) -> State:
         """Return the state of the rule and of the wrapper."""
@@ -50,7 +53,11 @@ class Mapped(Wrapper):
 
     def update(self, state: State, batch: Array) -> State:
         """Process a batch (n_samples, n_features)."""
-        return self.rule.update(state, self.to_landmarks(batch)) if batch.shape[0] else state
+        if not batch.shape[0]:
+            return state
+        if not self.weighted:
+            return self.rule.update(state, self.to_landmarks(batch))
+        return self.rule.update(state, self.to_landmarks(batch[:, :-1]) * batch[:, -1:])
 
     def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of the state of the rule and of the wrapper."""
@@ -74,9 +81,9 @@ class Mapped(Wrapper):
         return len(points), np.result_type(points.dtype, working_dtype(dtype))
 
 
-def degrees(to_landmarks: KernelMap) -> Mapped:
+def degrees(to_landmarks: KernelMap, *, weighted: bool = False) -> Mapped:
     """Return the rule that computes the mean kernels with landmarks for `degree_weights`."""
-    return Mapped(Moments(), to_landmarks)
+    return Mapped(Moments(), to_landmarks, weighted=weighted)
 
 
 def degree_weights(to_landmarks: KernelMap, mean: Array, n_samples: int) -> Array:
@@ -156,6 +163,8 @@ class KernelComponents(Mapped):
     n_components : int
     held_out : array (s, d), optional
         Randomly drawn samples that sharpen the bound. Not supported with degrees.
+    weighted : bool
+        Whether the last attribute of a sample says how often it counts.
 
     Results of ``finish``, float64, with k <= n_components if the span has fewer dimensions: ``eigenvalues`` (k,),
     descending, sums of squares of scores, as in scikit-learn; ``coefficients`` (m, k) and ``offset`` (k,): the scores
@@ -173,9 +182,18 @@ class KernelComponents(Mapped):
 
     def update(self, state: State, batch: Array) -> State:
         """Process a batch (n_samples, n_features)."""
+        if self.weighted and batch.shape[0]:
+            return self.weigh(state, batch[:, :-1], batch[:, -1])
         if batch.shape[0] and self.to_landmarks.kernel.name != "precomputed":
             state.arrays["trace"][...] += float(to_numpy(self.to_landmarks.diagonal(batch)).sum())
         return super().update(state, batch)
+
+    def weigh(self, state: State, batch: Array, weights: Array) -> State:
+        """Process samples with weights."""
+        if self.to_landmarks.kernel.name != "precomputed":
+            state.arrays["trace"][...] += float(weights @ self.to_landmarks.diagonal(batch))
+        weighted: State = self.rule.weigh(state, self.to_landmarks(batch), weights)
+        return weighted
 
     def merge(self, a: State, b: State) -> State:
         """Return the state of both streams."""

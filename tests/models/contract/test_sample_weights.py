@@ -293,7 +293,7 @@ def test_any_weights_close_to_whole_numbers(model: Any) -> None:
 
 
 COUNTING = (
-    *(KernelPCA(3), PCA(3, gaps="iterate"), CellPCA(3, cell_shape=4, gaps="iterate")),
+    *(KernelPCA(3, method="kha"), PCA(3, gaps="iterate"), CellPCA(3, cell_shape=4, gaps="iterate")),
     *(StreamingPCA(3, keep_state=True), StreamingPCA(3, gaps="iterate"), StreamingPCA(3, forgetting=0.9)),
     StreamingPCA(3, method=IncrementalSVD(forgetting=0.9)),
     *(CellPCA(3, cell_shape=4, keep_state=True), CellPCA(3, cell_shape=4, shared=True)),
@@ -373,6 +373,8 @@ def test_weights_that_are_rejected(weights: Any, word: str) -> None:
             clone(model).fit(x, sample_weight=weights)
     for model in (CellPCA(3, cell_shape=4), StreamingPCA(3)):
         fitted = clone(model).partial_fit(x)
+        if word == "sum|whole":  # the sum of all batches counts
+            continue
         with pytest.raises(DataError, match=word):
             fitted.partial_fit(x, sample_weight=weights)
         assert_same_model(fitted, clone(model).partial_fit(x))

@@ -9,6 +9,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from sklearn.base import clone
 
 from dpca import PCA, BandPCA, CellPCA
 from dpca.engine.sources import sampling
@@ -94,3 +95,46 @@ def test_a_callback_sees_one_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
     PCA(2, **OPTIONS).fit(x, callback=lambda progress: seen.append(progress.model.held_out_rmse_))
     assert len(seen) > 1
+
+
+@pytest.mark.parametrize("kind", ["memory", "dask", "store"])
+@pytest.mark.parametrize(
+    ("dtype", "missing"), [(np.uint8, 255), (np.int16, -9999), (np.float32, -9999), (np.float64, 1e20)]
+)
+def test_complete_samples_with_a_fill_value_are_read_once(
+    dtype: Any, missing: float, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    take = "dpca.rules.gaps.present.PresentMoments._take"
+    monkeypatch.setattr(take, lambda self, state, batch: counted.append(len(batch)))
+    x = stored((samples() * 3 + 100).astype(dtype), kind, tmp_path)
+    for model in MODELS:
+        plain = type(model)(**(model.get_params() | {"gaps": "reject"})).fit(x)
+        found = type(model)(**(model.get_params() | {"missing_value": missing})).fit(x)
+        np.testing.assert_array_equal(found.components_, plain.components_)
+        np.testing.assert_array_equal(found.mean_, plain.mean_)
+    assert not counted
+
+
+@pytest.mark.parametrize("kind", ["memory", "dask", "store"])
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: f"{type(m).__name__}-{getattr(m, 'solver', 'parts')}")
+def test_a_late_fill_value_is_found(model: Any, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = (samples() * 3 + 100).clip(0, 254).astype(np.uint8)
+    x[-1, 3, 5] = 255
+    given = type(model)(**(model.get_params() | {"missing_value": 255}))
+    # With a callback, the values are counted first.
+    wanted = clone(given).fit(stored(x, kind, tmp_path), callback=lambda progress: None)
+    monkeypatch.setattr("dpca.models.gaps.gap_fit._SEARCHED", 2**10)
+    found = given.fit(stored(x, kind, tmp_path / "again"))
+    assert found.held_out_rmse_ == wanted.held_out_rmse_
+    np.testing.assert_array_equal(found.mean_, wanted.mean_)
+    np.testing.assert_array_equal(found.components_, wanted.components_)
+
+
+def test_infinities_that_are_missing_are_found_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = samples()
+    complete = PCA(2, missing_value="infinite", **OPTIONS).fit(x)
+    np.testing.assert_array_equal(complete.components_, PCA(2).fit(x).components_)
+    monkeypatch.setattr("dpca.models.gaps.gap_fit._SEARCHED", 2**10)
+    x[-1, 3, 5] = -np.inf
+    assert np.isfinite(PCA(2, missing_value="infinite", **OPTIONS).fit(x).held_out_rmse_)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from sklearn.base import clone
 
 import dpca
@@ -90,6 +91,16 @@ def test_zarr_arrays_of_xarray(name: str, zarr_format: Any, tmp_path: Path) -> N
     data.to_zarr(tmp_path / "v.zarr", encoding={"v": ENCODINGS[name]}, zarr_format=zarr_format, consolidated=False)
     stack = ingest(tmp_path / "v.zarr", tmp_path / "x.zarr", reading=ReadOptions(gaps=True))
     np.testing.assert_array_equal(stack.samples[:], field().astype(stack.dtype))
+    path = str(tmp_path / "v.zarr")
+    for model in MODELS:
+        known = clone(model).fit(stack)
+        for given, key in ((path, "v"), (f"{path}/v", None), (zarr.open_group(path, mode="r")["v"], None)):
+            found = clone(model).fit(given, key=key)
+            np.testing.assert_allclose(found.mean_, known.mean_, rtol=1e-3, atol=1e-3)
+            np.testing.assert_allclose(found.explained_variance_, known.explained_variance_, rtol=1e-3)
+            np.testing.assert_allclose(found.transform(given), known.transform(stack), rtol=1e-2, atol=0.5)
+    with pytest.raises(DataError, match="ingest"):
+        PCA(2).fit(path, key="v")
 
 
 def test_integers_without_such_a_statement_stay_integers(tmp_path: Path) -> None:

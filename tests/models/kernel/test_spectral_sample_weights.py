@@ -37,7 +37,7 @@ def test_clusters_without_weights_and_of_weights_1_are_equal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "word"), [(np.full(60, 0.5), "whole"), (np.ones(59), "60"), (np.arange(60) < 2, "n_clusters")]
+    ("weights", "word"), [(np.full(60, 0.01), "sum"), (np.ones(59), "60"), (np.arange(60) < 2, "n_clusters")]
 )
 def test_weights_that_are_rejected(weights: np.ndarray, word: str) -> None:
     with pytest.raises(DataError, match=word):

@@ -263,3 +263,29 @@ def test_other_methods_take_the_variables() -> None:
 def test_errors_say_what_to_give(call: Callable[[], Any], word: str) -> None:
     with pytest.raises(DataError, match=word):
         call()
+
+
+@pytest.mark.parametrize("kind", [PCA, StreamingPCA])
+def test_a_data_set_of_results_has_those_of_each_variable(kind: Any) -> None:
+    given = {"list": [A, B], "mixed": [U, B], "Dataset": xr.Dataset({"u": U, "p": P})}
+    for form, variables in given.items():
+        model = kind(2, random_state=0).fit(variables)
+        data, (u, p) = model.to_xarray(), ("u", "p") if form == "Dataset" else ("variable_0", "variable_1")
+        u = "u" if form == "mixed" else u
+        np.testing.assert_array_equal(data[f"{u}_components"], model.components_[:, :20].reshape(2, *SHAPES[0]))
+        np.testing.assert_array_equal(data[f"{p}_components"], model.components_[:, 20:].reshape(2, *SHAPES[1]))
+        np.testing.assert_array_equal(data[f"{u}_mean"], model.mean_[:20].reshape(SHAPES[0]))
+        np.testing.assert_array_equal(data[f"{p}_mean"], model.mean_[20:].reshape(SHAPES[1]))
+        np.testing.assert_array_equal(data.explained_variance, model.explained_variance_)
+        assert not {"components", "mean", "feature"} & {*data, *data.dims}
+        if form != "list":
+            assert data[f"{u}_components"].dims == ("component", "lat", "lon")
+            np.testing.assert_array_equal(data.lat, U.lat)
+            assert data.u_mean.attrs == {"units": "m/s"}
+
+
+def test_a_data_set_of_variables_on_different_grids_is_an_error() -> None:
+    other = xr.DataArray(B[:, :, :, 0], {"lon": [0, 7, 9]}, ("time", "lat", "lon"), "p")
+    model = PCA(2).fit([U.drop_vars("lat"), other])
+    with pytest.raises(DataError, match="rename"):
+        model.to_xarray()
