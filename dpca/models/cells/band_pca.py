@@ -17,10 +17,14 @@ from dpca.kernels.algebra.types import Array
 from dpca.models.base.docs import PARTITIONED, documented
 from dpca.models.base.parameters import check_parameters
 from dpca.models.base.store import StoreContents, StoredModel
+from dpca.models.cells.bands_by_blocks import BandsByBlocks, is_large, moments_in_files, suits_blocks
+from dpca.models.cells.partition_rule import PartFold
 from dpca.models.cells.partitioned import PartitionedPCA
+from dpca.models.cells.rank_choice import RankChoice
 from dpca.models.gaps.parts_with_gaps import PartsWithGaps
 from dpca.parameters.cells import CHOICES, BandParameters
 from dpca.parameters.declaration import always_stored_names
+from dpca.partition.base import Partition
 from dpca.partition.bands import Bands, map_at_random, map_by_moments, map_in_raster_order
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
@@ -32,8 +36,9 @@ from dpca.storage.errors import DataError
 from dpca.storage.remote.memory import usable_bytes
 from dpca.storage.run import Run
 
-# Bytes of the bands for each attribute: its band, its place among all, and its coordinates while regions are found.
-_MAP_BYTES = 28
+# Bytes for each attribute while bands are found: its band and its place among all; with moments, these, their average
+# over channels, and the keys and work arrays of the sort.
+_MAP_BYTES, _MOMENTS_BYTES = 12, 48
 
 
 @documented(**PARTITIONED, part="band", parts="bands", grid="n_bands")
@@ -86,10 +91,12 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
         shape = tuple(source.shape[1:])
         together = shape[-1] if self.keep_channels and self._named(axes, source.shape)[-1] == CHANNEL else 1
         size = min(int(self.band_size), d := math.prod(shape))
-        if (need := _MAP_BYTES * d) > usable_bytes():
+        by_moments = self.mapping not in ("raster", "random")
+        if (need := (_MOMENTS_BYTES if by_moments else _MAP_BYTES) * d) > usable_bytes():
             raise PlanError(
                 f"the bands of samples of {d:,} attributes need {need / 1e6:,.0f} MB of memory, and this process may "
-                f"use {usable_bytes() / 1e6:,.0f} MB: use CellPCA, which reads large samples in blocks"
+                f"use {usable_bytes() / 1e6:,.0f} MB: use CellPCA"
+                + (", or mapping='random'" if by_moments else "")
             )
         rng = np.random.default_rng(self._seed())
         try:
@@ -119,11 +126,32 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
             found = _found_by(PresentMoments(self.missing_value), source, numbers, run.below("count"))
             source.with_gaps = not found["complete"]
         if not source.with_gaps:
+            if numbers is None and is_large(shape):
+                return moments_in_files(source, run.below("statistics"))
             found = _found_by(Moments(), source, numbers, run.below("statistics"))
         return found["mean"].reshape(shape), found["variance"].reshape(shape)
 
     def _most_components(self, partition: Bands) -> tuple[int, str]:
         return min(int(self.band_size), partition.labels.size), f"a band of {self.band_size}"
+
+    def _folding(
+        self, choice: RankChoice, source: Source, partition: Partition, run: Run, disk: Run | None
+    ) -> tuple[PartFold, Any]:
+        k = self._to_compute(choice, source.shape[0], partition)
+        if k is None or disk is None or not isinstance(partition, Bands) or not suits_blocks(source, partition):
+            return super()._folding(choice, source, partition, run, disk)
+        if not is_large(source.shape[1:]):
+            try:
+                return super()._folding(choice, source, partition, run, disk)
+            except PlanError as error:
+                refusal = error
+        try:
+            blocks = BandsByBlocks(source, partition, k, self._least_kept(choice, source.shape[0], partition), run)
+        except PlanError:
+            if is_large(source.shape[1:]):
+                return super()._folding(choice, source, partition, run, disk)
+            raise refusal from None
+        return blocks.fold(), blocks
 
     def _name_of(self, place: tuple[int, ...]) -> str:
         return f"band{place[0]}"

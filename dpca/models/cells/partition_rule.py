@@ -33,9 +33,9 @@ from dpca.storage.run import Run
 
 # Covariances with this multiple of the reads of incremental SVD cost more than incremental SVD.
 _MOST_READS = 8
-# Up to this number of samples for each attribute of a part, Gram matrices of samples take less memory and time
-# than covariances.
-_FEW_SAMPLES = 0.5
+#: Up to this number of samples for each attribute of a part, Gram matrices of samples take less memory and time than
+#: covariances.
+FEW_SAMPLES = 0.5
 # Attributes of the smallest blocks of shared cells: they take less memory than a task needs in any case.
 _SMALLEST_BLOCK = 2**13
 # Bytes of neighboring parts that are joined in one call.
@@ -206,7 +206,7 @@ def choose_fold(
     if isinstance(partition, SharedGrid):
         return _shared_fold(exact, source, partition, run, least_kept)
     n = source.shape[0]
-    if k is not None and not keep and n <= _FEW_SAMPLES * partition.max_features:
+    if k is not None and not keep and n <= FEW_SAMPLES * partition.max_features:
         snapshots = SnapshotPCA(n, k)
         if isinstance(plan := planned(snapshots), FoldPlan):
             note = f"Gram matrices of {n:,} samples were used instead of {names}"
