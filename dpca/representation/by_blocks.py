@@ -65,8 +65,9 @@ def encoded_by_boxes(basis: Divided, x: Any) -> da.Array:
         here = _region_of(x, around, rows)
         parts.append(map_samples(here, encode, _of_task(basis, around), shape, dtype))
         places.append(place)
-    # Scores of whole samples are sums over boxes.
-    return _joined(parts, places) if places[0] else da.stack(parts).sum(axis=0, dtype=np.float64).astype(dtype)
+    if isinstance(basis, LinearRepresentation) and basis.adds_boxes:
+        return da.stack(parts).sum(axis=0, dtype=np.float64).astype(dtype)
+    return _joined(parts, places)
 
 
 def decoded_by_boxes(basis: Divided, scores: Any, pixels: Pixels | None = None) -> da.Array:
@@ -89,9 +90,10 @@ def decoded_by_boxes(basis: Divided, scores: Any, pixels: Pixels | None = None) 
 
 def _rows(basis: Divided, boxes: Sequence[Region], dtype: np.dtype[Any]) -> int:
     """Return the number of samples of each task, for boxes of them and their scores."""
-    largest = max(math.prod(b - a for a, b in box) for box in boxes)
-    share = 1 + math.prod(basis.score_shape) / math.prod(basis.sample_shape)
-    return max(1, int(_TASK_BYTES / (largest * share * dtype.itemsize)))
+    largest, scores = max(math.prod(b - a for a, b in box) for box in boxes), math.prod(basis.score_shape)
+    if not (isinstance(basis, LinearRepresentation) and basis.adds_boxes):
+        scores *= largest / math.prod(basis.sample_shape)
+    return max(1, int(_TASK_BYTES / ((largest + scores) * dtype.itemsize)))
 
 
 def _ends(places: tuple[slice, ...]) -> Region:

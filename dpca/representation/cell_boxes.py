@@ -59,4 +59,6 @@ def part_of(partition: Partition, region: Region) -> Partition:
         return LappedGrid(shape, partition.cell_shape, partition.overlap)
     if isinstance(partition, CellGrid):
         return CellGrid(shape, tuple(map(min, partition.cell_shape, shape)))
+    if isinstance(partition, Bands):
+        return BandBox(partition.labels[tuple(slice(*ends) for ends in region)], partition.n_parts)
     return Whole(shape)

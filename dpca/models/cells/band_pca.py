@@ -14,6 +14,7 @@ from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.sampling import read_samples, spread_samples
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.component_model import ON_DISK
 from dpca.models.base.docs import PARTITIONED, documented
 from dpca.models.base.parameters import check_parameters
 from dpca.models.base.store import StoreContents, StoredModel
@@ -190,7 +191,10 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
     def _from_store(cls, stored: StoredModel) -> Self:
         shape, k, p = stored.sample_shape, stored.n_components, int(stored.facts["n_bands"])
         shapes = {"labels": shape, "components": (k, *shape), **cls._shapes(shape, (p,), k)}
-        arrays = stored.arrays(shapes, integers=("labels",))
+        on_disk: dict[str, Any] = {}
+        if stored.facts.get(ON_DISK):
+            on_disk = {name: stored.array_on_disk(name, shapes.pop(name)) for name in ("mean", "components")}
+        arrays = stored.arrays(shapes, integers=("labels",)) | on_disk
         bands = Bands(arrays["labels"])
         if bands.n_parts != p:
             raise ValueError(f"the labels have {bands.n_parts} bands instead of {p}")

@@ -13,9 +13,11 @@ from sklearn.decomposition import PCA
 
 from dpca import BandPCA
 from dpca.engine.folds.rehearsal import Workers, rehearsing
+from dpca.jobs import reconstruct_store, transform_store
 from dpca.models.cells import bands_by_blocks
 from dpca.storage.errors import PlanError
 from dpca.storage.run import Run
+from dpca.storage.stack import open_stack
 from dpca.storage.transaction.checkpoints import Checkpoints
 from tests.helpers.patterned import patterned
 
@@ -154,3 +156,74 @@ def test_workers_read_the_bands_from_a_store(tmp_path: Path, cluster: Any) -> No
     found = BandPCA(2, **options).fit(path, run=Run(client=cluster))
     np.testing.assert_allclose(found.components_, expected.components_, atol=1e-6)
     np.testing.assert_allclose(found.explained_variance_, expected.explained_variance_, rtol=1e-9)
+
+
+@pytest.fixture
+def boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all samples be encoded and decoded in several boxes."""
+    monkeypatch.setattr("dpca.representation.by_blocks.LARGE_SAMPLE", 0)
+    monkeypatch.setattr("dpca.representation.by_blocks._TASK_BYTES", 2**15)
+    monkeypatch.setattr("dpca.representation.linear._READ_FEATURES", 2**12)
+
+
+@pytest.mark.parametrize(("dtype", "options"), [("uint8", {}), ("float64", {"weights": np.linspace(0, 2, 90)})])
+@pytest.mark.usefixtures("boxes")
+def test_scores_and_samples_by_boxes_are_those_in_memory(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
+    x = patterned(9, SHAPE, dtype, 2)
+    if options:
+        options = {"weights": np.broadcast_to(options["weights"], SHAPE)}
+    path = stored(tmp_path, x, (2, 16, 40))
+    model = BandPCA(3, band_size=130, n_intervals=3, **options).fit(path)
+    expected = model.transform(x)
+    assert expected.shape == (9, model.bands_.n_parts, 3)
+    for given in (path, da.from_array(x, chunks=(4, 10, 30))):
+        scores = model.transform(given)
+        assert isinstance(scores, da.Array)
+        assert scores.dtype == expected.dtype
+        np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+    samples = model.inverse_transform(da.from_array(expected))
+    assert len(samples.chunks[1]) * len(samples.chunks[2]) > 1
+    np.testing.assert_allclose(samples, model.inverse_transform(expected), rtol=1e-5, atol=1e-4)
+    few = model.inverse_transform(da.from_array(expected[..., :1]), 1)
+    np.testing.assert_allclose(few, model.inverse_transform(expected[..., :1], 1), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.usefixtures("boxes", "large")
+def test_components_on_disk_are_those_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = patterned(9, SHAPE, "uint8", 2)
+    path = stored(tmp_path, x, (2, 16, 40))
+    options: Any = {"band_size": 130, "mapping": "random", "random_state": 0}
+    other = BandPCA(3, **options).fit(path)
+    monkeypatch.setattr(bands_by_blocks, "MOST_BYTES", 0)
+    model = BandPCA(3, **options).fit(path)
+    assert isinstance(model.components_, da.Array)
+    for name in ("components_", "mean_", "explained_variance_", "total_variance_", "ranks_"):
+        np.testing.assert_array_equal(np.asarray(getattr(model, name)), getattr(other, name))
+    saved = str(tmp_path / "model.zarr")
+    model.save(saved)
+    expected = other.transform(x)
+    for one in (model, BandPCA.load(saved)):
+        np.testing.assert_allclose(one.transform(x), expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(one.transform(path), expected, rtol=1e-4, atol=1e-4)
+        back = other.inverse_transform(expected)
+        np.testing.assert_allclose(one.inverse_transform(expected), back, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(one.inverse_transform(da.from_array(expected)), back, rtol=1e-4, atol=1e-4)
+        assert one.score(x) == pytest.approx(other.score(x), rel=1e-6)
+
+
+@pytest.mark.usefixtures("large")
+def test_stores_of_scores_are_made_by_boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = patterned(5, SHAPE, "uint8", 2)
+    path, results = stored(tmp_path, x, (1, 16, 40)), []
+    BandPCA(3, band_size=130, mapping="random", random_state=0).fit(path).save(str(tmp_path / "model.zarr"))
+    stack = open_stack(path, data_range=(0, 255))
+    for name in ("whole", "boxes"):
+        scores, again = (str(tmp_path / f"{name}-{what}.zarr") for what in ("scores", "again"))
+        transform_store(stack, str(tmp_path / "model.zarr"), scores)
+        reconstruct_store(str(tmp_path / "model.zarr"), scores, again)
+        results.append([zarr.open_group(scores)["scores"][:], open_stack(again).samples[:]])
+        monkeypatch.setattr("dpca.jobs.scores.boxes.LARGE_SAMPLE", 0)
+        monkeypatch.setattr("dpca.jobs.scores.boxes._LEAST_BOX", 2**9)
+        monkeypatch.setattr("dpca.jobs.scores.boxes._BOX_BYTES", 2**14)
+    np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(results[0][1], results[1][1])
