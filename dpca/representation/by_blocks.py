@@ -7,13 +7,14 @@ they are stored. Otherwise, blocks are boxes of a sample: of cells, of patches, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeGuard, cast
 
 import dask.array as da
 import numpy as np
+from dask.delayed import delayed
 from numpy.typing import DTypeLike
 
 from dpca.engine.sources.centered import scaled
@@ -39,6 +40,8 @@ _TASK_BYTES = 2**26
 
 Divided = LinearRepresentation | PatchRepresentation
 """A representation that encodes and decodes boxes of samples, if it `divides`."""
+BoxSums = Callable[[Any, Array, Array | None, Region, Region], Array]
+"""A function of a box of samples, see `sums_over_boxes`."""
 
 
 def is_by_boxes(basis: Representation, dtype: DTypeLike) -> TypeGuard[Divided]:
@@ -86,6 +89,42 @@ def decoded_by_boxes(basis: Divided, scores: Any, pixels: Pixels | None = None) 
         shape, found = tuple(b - a for a, b in region), dtype if pixels is None else pixels.dtype
         parts.append(map_samples(here, decode, _of_task(basis, around), shape, found))
     return _joined(parts, regions)
+
+
+def sums_over_boxes(basis: LinearRepresentation, x: Any, function: BoxSums) -> da.Array:
+    """Return the sums (n,), float64, of a function over boxes of samples in a Dask or Zarr array.
+
+    No task holds a whole sample. If scores are sums over boxes, the samples are read twice.
+
+    Parameters
+    ----------
+    basis : LinearRepresentation
+        One that `divides`.
+    x : Dask or Zarr array (n, *sample_shape)
+    function : callable (basis, samples, scores, region, around) -> array (n,)
+        Receives the basis of a box ``around``, the samples there, their scores if these are sums over boxes, else None,
+        and the box ``region`` of whole parts whose sums it returns.
+    """
+    scores, parts = encoded_by_boxes(basis, x) if basis.adds_boxes else None, list[da.Array]()
+    boxes, axes = basis.scored_boxes(basis.box_features(_TASK_BYTES, 8)), range(len(x.shape))
+    rows = _rows(basis, [around for _, around in boxes], np.dtype(np.float64))
+    for region, around in boxes:
+        here = _region_of(x, around, rows)
+        pairs: list[Any] = [here, tuple(axes)]
+        if scores is not None:
+            whole = scores.rechunk((here.chunks[0], *(-1 for _ in basis.score_shape)))
+            pairs += [whole, (0, *range(len(axes), len(axes) + whole.ndim - 1))]
+        options = {"function": function, "basis": delayed(_of_task(basis, around), pure=False)}
+        options |= {"region": region, "around": around, "concatenate": True}
+        parts.append(da.blockwise(_summed_box, (0,), *pairs, dtype=float, meta=np.empty(0), **options))
+    return da.stack(parts).sum(axis=0)
+
+
+def _summed_box(
+    samples: Array, scores: Array | None = None, *, function: BoxSums, basis: Divided, region: Region, around: Region
+) -> Array:
+    check_finite(samples, 0, "a chunk")
+    return function(_in_task(basis, around), samples, scores, region, around)
 
 
 def _rows(basis: Divided, boxes: Sequence[Region], dtype: np.dtype[Any]) -> int:
