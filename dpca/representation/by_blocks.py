@@ -44,12 +44,15 @@ BoxSums = Callable[[Any, Array, Array | None, Region, Region], Array]
 """A function of a box of samples, see `sums_over_boxes`."""
 
 
-def is_by_boxes(basis: Representation, dtype: DTypeLike) -> TypeGuard[Divided]:
-    """Return whether large samples of a type are encoded by `encoded_by_boxes`, and decoded by `decoded_by_boxes`."""
+def is_by_boxes(basis: Representation, dtype: DTypeLike, copies: int = 1) -> TypeGuard[Divided]:
+    """Return whether samples of a type are encoded by `encoded_by_boxes`, and decoded by `decoded_by_boxes`.
+
+    They are if they are large: if the ``copies`` of a sample and its scores that a task holds exceed `LARGE_SAMPLE`.
+    """
     if not isinstance(basis, LinearRepresentation | PatchRepresentation) or not basis.divides:
         return False
     itemsize = basis.score_dtype(dtype).itemsize
-    return (math.prod(basis.sample_shape) + math.prod(basis.score_shape)) * itemsize > LARGE_SAMPLE
+    return copies * (math.prod(basis.sample_shape) + math.prod(basis.score_shape)) * itemsize > LARGE_SAMPLE
 
 
 def encoded_by_boxes(basis: Divided, x: Any) -> da.Array:

@@ -21,13 +21,13 @@ from dpca.jobs.scores.boxes import (
     BoxPass,
     cells_in,
     choose_boxes,
-    inside,
     read_scores,
     together,
     tried_box,
     write_boxes,
 )
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
+from dpca.kernels.box_quality import inside
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels
 from dpca.models.base.store import model_fingerprint, stored_basis

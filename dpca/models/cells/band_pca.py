@@ -139,7 +139,9 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
         self, choice: RankChoice, source: Source, partition: Partition, run: Run, disk: Run | None
     ) -> tuple[PartFold, Any]:
         k = self._to_compute(choice, source.shape[0], partition)
-        if k is None or disk is None or not isinstance(partition, Bands) or not suits_blocks(source, partition):
+        # The samples of a target are encoded with components of whole samples.
+        whole = k is None or disk is None or choice.name == "target_ssim" or choice.validation_fraction is not None
+        if whole or not isinstance(partition, Bands) or not suits_blocks(source, partition):
             return super()._folding(choice, source, partition, run, disk)
         if not is_large(source.shape[1:]):
             try:

@@ -18,6 +18,8 @@ from dpca.representation.whitened import WeightedRepresentation
 
 # Bytes of the floating-point copy of one block of samples.
 _BLOCK_BYTES = 2**24
+#: Copies of a sample in floating point while its likelihood is computed: it, what is decoded, the rest and its parts.
+LIKELIHOOD_COPIES = 4
 # Variances below this would make squared distances overflow.
 _LEAST_VARIANCE = 1e-200
 
