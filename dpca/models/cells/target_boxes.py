@@ -25,6 +25,7 @@ from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.kernels.box_quality import BoxQuality, inside, windows_in
 from dpca.kernels.pixels import Pixels
 from dpca.models.base.mapped import mapped_array, release
+from dpca.models.cells.partition_rule import neighbors
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.representation.cell_boxes import part_of, places_of_cells, whole_cells, with_neighbors
@@ -93,8 +94,8 @@ class CellBoxes:
         part = part_of(self.partition, region)
         numbers = np.arange(self.partition.n_parts).reshape(self.partition.grid_shape)
         cells = [self.results[i] for i in numbers[places_of_cells(self.partition, region)].ravel().tolist()]
-        means = ((i, cell["mean"][None, None]) for i, cell in enumerate(cells))
-        rows = ((i, cell["components"][None]) for i, cell in enumerate(cells))
+        means = neighbors((i, cell["mean"][None]) for i, cell in enumerate(cells))
+        rows = neighbors((i, cell["components"]) for i, cell in enumerate(cells))
         components = part.join(rows, np.zeros((self.n_components, *part.sample_shape), self.dtype))
         return LinearRepresentation(part, part.join(means, np.empty((1, *part.sample_shape)))[0], components)
 

@@ -28,13 +28,13 @@ from tests.conftest import smooth_images
 def test_the_choice_is_that_of_whole_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: dict[str, Any], overlap: int, shape: tuple[int, ...]
 ) -> None:
-    x = smooth_images(24, shape)
+    x = smooth_images(15, shape)
     path = str(tmp_path / "x.zarr")
     zarr.create_array(path, data=x, chunks=(3, 20, 17, *shape[2:]))
     options: Any = {"cell_shape": 8, "overlap": overlap, "random_state": 0, **target}
     other = CellPCA(**options).fit(path)
     monkeypatch.setattr(target_boxes, "_LARGE_SAMPLE", 0)
-    monkeypatch.setattr(target_boxes, "_BOX_BYTES", 2**16)
+    monkeypatch.setattr(target_boxes, "_BOX_BYTES", 2**17)
     for name in ("_all_found", "_blocks"):
         monkeypatch.setattr(targets, name, lambda *args: pytest.fail("a whole sample"))
     model = CellPCA(**options).fit(path)
