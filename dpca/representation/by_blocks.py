@@ -172,7 +172,8 @@ def _of_task(basis: Divided, region: Region) -> Divided:
 
 
 def _in_task(basis: Divided, region: Region) -> Divided:
-    return basis.box(region) if isinstance(basis.components, ArrayOnDisk) else basis
+    # A copy without what the box keeps for further calls: the graph holds all boxes until its end.
+    return basis.box(region) if isinstance(basis.components, ArrayOnDisk) else replace(basis)
 
 
 def _encoded_box(basis: Divided, samples: Array, *, around: Region, own: tuple[slice, ...]) -> Array:

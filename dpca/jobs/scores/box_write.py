@@ -48,10 +48,10 @@ from dpca.jobs.scores.score_write import (
     write_centers,
     write_quality,
 )
-from dpca.kernels.box_quality import BoxQuality, inside, means_of_boxes, with_halo
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.linalg import release_scratch
 from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.box_quality import BoxQuality, inside, means_of_boxes, with_halo
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import quality_bytes
 from dpca.models.base.store import stored_basis

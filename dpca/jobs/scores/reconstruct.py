@@ -27,8 +27,8 @@ from dpca.jobs.scores.boxes import (
     write_boxes,
 )
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
-from dpca.kernels.box_quality import inside
 from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.box_quality import inside
 from dpca.kernels.pixels import Pixels
 from dpca.models.base.store import model_fingerprint, stored_basis
 from dpca.models.opening import kind_of

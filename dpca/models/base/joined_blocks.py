@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-
 from dpca.engine.folds.fold_tasks import ResultWriter
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.mapped import release

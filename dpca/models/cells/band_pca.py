@@ -25,8 +25,8 @@ from dpca.models.cells.rank_choice import RankChoice
 from dpca.models.gaps.parts_with_gaps import PartsWithGaps
 from dpca.parameters.cells import CHOICES, BandParameters
 from dpca.parameters.declaration import always_stored_names
-from dpca.partition.base import Partition
 from dpca.partition.bands import Bands, map_at_random, map_by_moments, map_in_raster_order
+from dpca.partition.base import Partition
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.rules.base.rule import Rule
@@ -96,8 +96,7 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
         if (need := (_MOMENTS_BYTES if by_moments else _MAP_BYTES) * d) > usable_bytes():
             raise PlanError(
                 f"the bands of samples of {d:,} attributes need {need / 1e6:,.0f} MB of memory, and this process may "
-                f"use {usable_bytes() / 1e6:,.0f} MB: use CellPCA"
-                + (", or mapping='random'" if by_moments else "")
+                f"use {usable_bytes() / 1e6:,.0f} MB: use CellPCA" + (", or mapping='random'" if by_moments else "")
             )
         rng = np.random.default_rng(self._seed())
         try:

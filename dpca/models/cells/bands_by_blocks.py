@@ -15,7 +15,7 @@ from dpca.engine.folds.plan import FoldPlan, PlanError
 from dpca.engine.folds.rehearsal import rehearsal
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, Region
 from dpca.models.base.attribute_blocks import attribute_blocks
 from dpca.models.base.joined_blocks import JoinedBlocks
 from dpca.models.base.mapped import mapped_array
@@ -72,25 +72,27 @@ class BandsByBlocks(ResultWriter):
         self._largest, self._labels = 0.0, _labels_for(partition, source, self._passes.run)
         n, self._dtype = source.shape[0], working_dtype(source.dtype)
         self._gram = no_values((partition.n_parts, n, n), np.float64)
-        grams = BandGrams(n, self._labels, CellGrid(partition.sample_shape, partition.sample_shape), partition.n_parts)
-        self._grid = attribute_blocks(grams, self._passes, planned=lambda grid: self._planned(replace(grams, grid=grid)))
-        self._rule = replace(grams, grid=self._grid)
+        self._rule = BandGrams(n, self._labels, (), partition.n_parts)
+        self._grid = attribute_blocks(self._rule, self._passes, planned=self._planned)
+        self._rule = replace(self._rule, regions=_regions(self._grid))
         weights = no_values((partition.n_parts, least, n), np.float64)
         self._image_blocks(weights)
 
     def fold(self) -> BandFold:
         """Return the first pass."""
         n, count = self._rule.n_samples, self._partition.n_parts
-        note = f"{self._grid.n_parts} blocks of attributes were read in two passes; Gram matrices of {n:,} samples were "
+        note = (
+            f"{self._grid.n_parts} blocks of attributes were read in two passes; Gram matrices of {n:,} samples were "
+        )
         note += f"used instead of the covariances of {count:,} bands"
-        return BandFold(self._rule, self._rule, self._grid, self._planned(self._rule), note, self)
+        return BandFold(self._rule, self._rule, self._grid, self._planned(self._grid), note, self)
 
-    def _planned(self, rule: BandGrams) -> FoldPlan:
+    def _planned(self, grid: CellGrid) -> FoldPlan:
         """Return the plan of a pass, with all that this process holds of the fit."""
-        plan = self._passes.plan(rule.grid, rule, self)
+        plan = self._passes.plan(grid, self._rule, self)
         bands, d, k = self._partition, math.prod(self._partition.sample_shape), self._least
         # Gram matrices, and weights with their eigenproblems; results and Python objects of all bands; the bands.
-        held = self._gram.nbytes + 16 * bands.n_parts * self._k * rule.n_samples + 2_500 * bands.n_parts
+        held = self._gram.nbytes + 16 * bands.n_parts * self._k * self._rule.n_samples + 2_500 * bands.n_parts
         held += bands.held_bytes + (0 if self._on_disk(k) else d * (8 + k * self._dtype.itemsize))
         plan = replace(plan, held_bytes=plan.held_bytes + held)
         if plan.caller_bytes > usable_bytes():
@@ -109,10 +111,8 @@ class BandsByBlocks(ResultWriter):
     def _image_blocks(self, weights: Array) -> tuple[CellGrid, BandImages]:
         """Return the blocks of attributes and the rule of the second pass."""
         rule = BandImages(**{**vars(self._rule), "weights": weights})
-        grid = attribute_blocks(
-            rule, self._passes, planned=lambda grid: self._passes.plan(grid, replace(rule, grid=grid), self)
-        )
-        return grid, replace(rule, grid=grid)
+        grid = attribute_blocks(rule, self._passes, planned=lambda grid: self._passes.plan(grid, rule, self))
+        return grid, replace(rule, regions=_regions(grid))
 
     # -- the first pass
 
@@ -167,7 +167,11 @@ class BandsByBlocks(ResultWriter):
         """
         shape, variances = self._partition.sample_shape, joined_variances(k, self._partition, results)
         if rehearsal() is not None:
-            return {"components": no_values((k, *shape), self._dtype), "mean": no_values(shape, np.float64), **variances}
+            return {
+                "components": no_values((k, *shape), self._dtype),
+                "mean": no_values(shape, np.float64),
+                **variances,
+            }
         weights = self._weights[:, :k]
         for i, result in enumerate(results):
             weights[i, len(result["components"]) :] = 0
@@ -205,6 +209,10 @@ def moments_in_files(source: Source, run: Run) -> tuple[Array, Array]:
     if rehearsal() is None:
         passes.over(grid, Moments(), writer=JoinedBlocks(grid, found), stage="statistics")
     return found["mean"], found["variance"]
+
+
+def _regions(grid: CellGrid) -> tuple[Region, ...]:
+    return tuple(map(grid.region, range(grid.n_parts)))
 
 
 def _labels_for(partition: Bands, source: Source, run: Run) -> Array | ArrayOnDisk:

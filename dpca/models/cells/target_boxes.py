@@ -4,11 +4,13 @@
 
     energies    a box of whole cells, with its neighbors if cells are lapped -> squares of its scores, of all samples
     SSIM        the same -> scores, in a file that is mapped to memory
-                scores of a box with a halo -> similarities of the windows that begin in it, for each number of components
+                for each number of components: scores of a box with a halo -> similarities of the windows that begin
+                in the box
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -135,8 +137,8 @@ class CellBoxes:
 
         ``sizes`` are the numbers of samples of successive groups.
         """
-        ends = np.cumsum([0, *sizes]).tolist()
-        groups, energies = list(zip(ends[:-1], ends[1:], strict=True)), np.zeros((len(sizes), *self.score_shape))
+        groups = list(itertools.pairwise(np.cumsum([0, *sizes]).tolist()))
+        energies = np.zeros((len(sizes), *self.score_shape))
 
         def of_box(region: Region) -> Array:
             totals = np.zeros(len(sizes))

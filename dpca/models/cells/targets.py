@@ -234,7 +234,9 @@ def keep_chosen(
     return reached
 
 
-def _ranks_for_ssim(choice: RankChoice, known: EigenvalueSpectrum, held: Held | HeldInBoxes, name: str) -> tuple[Array, Reached]:
+def _ranks_for_ssim(
+    choice: RankChoice, known: EigenvalueSpectrum, held: Held | HeldInBoxes, name: str
+) -> tuple[Array, Reached]:
     """Return the ranks of the fewest components with a mean SSIM of at least the target, and the value reached."""
     counts = known.counts
     seen: dict[int, Array] = {}
@@ -279,9 +281,7 @@ def _captured(partition: Any, results: Results, check: TargetCheck) -> CapturedV
     return CapturedVariance(energies.reshape(len(groups), -1, basis.score_shape[-1]), totals, counts, name)
 
 
-def _held(
-    partition: Any, results: Results, check: TargetCheck, value_range: tuple[float, float]
-) -> Held | HeldInBoxes:
+def _held(partition: Any, results: Results, check: TargetCheck, value_range: tuple[float, float]) -> Held | HeldInBoxes:
     """Return the samples for SSIM: with all components in memory, or box by box if they are large."""
     if not CellBoxes.suit(partition):
         return Held(_all_found(partition, results, check), check, value_range)

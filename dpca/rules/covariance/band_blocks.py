@@ -7,6 +7,7 @@ components. So no task holds a whole sample, although the attributes of a band a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -15,8 +16,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
-from dpca.kernels.algebra.types import Array, blocks
-from dpca.partition.cells import CellGrid
+from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.rules.base.rule import check_products
 from dpca.rules.base.state import State, StateLayout
 from dpca.rules.covariance.snapshots import KeptSamples, leading_pairs
@@ -37,19 +37,19 @@ class BandBlocks(KeptSamples):
         See `KeptSamples`.
     labels : array (*sample_shape), int32, or ArrayOnDisk
         The band of each attribute.
-    grid : CellGrid
-        The blocks of attributes.
+    regions : sequence of Region
+        The boxes of the blocks of attributes.
     n_bands : int
     """
 
     labels: Any
-    grid: CellGrid
+    regions: Sequence[Region]
     n_bands: int
     least_samples = 2
 
     def of_part(self, part: int) -> Self:
         """Return the rule that starts the state of a block."""
-        return replace(self, labels=self.labels[tuple(slice(a, b) for a, b in self.grid.region(part))])
+        return replace(self, labels=self.labels[tuple(slice(a, b) for a, b in self.regions[part])])
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return super()._layout(n_features, dtype) | {"labels": ((n_features,), np.int32)}
@@ -97,7 +97,7 @@ class BandImages(BandBlocks):
 
     Parameters
     ----------
-    n_samples, labels, grid, n_bands
+    n_samples, labels, regions, n_bands
         As in `BandBlocks`.
     weights : array (n_bands, k, n_samples), float64
         See `band_components`.

@@ -74,9 +74,7 @@ def test_moments_and_bands_are_those_of_whole_samples(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.usefixtures("large")
-def test_small_memory_is_enough_also_if_samples_are_not_large(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_memory_is_enough_also_if_samples_are_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = patterned(6, (300, 1100), "uint8", 2)
     path, options = stored(tmp_path, x, (1, 50, 550)), {"band_size": 5000, "mapping": "random", "random_state": 0}
     run = Run(threads=1, memory=27 * 2**20)
@@ -108,7 +106,14 @@ def test_directions_without_variance_have_no_component() -> None:
 
 
 @pytest.mark.parametrize(
-    "choice", [{"threshold": 0.7}, {"total_components": 60}, {"target_mse": 0.001}, {"n_components": "marchenko-pastur"}]
+    "choice",
+    [
+        {"threshold": 0.7},
+        {"total_components": 60},
+        {"target_mse": 0.001},
+        {"n_components": "marchenko-pastur"},
+        {"target_mse": 0.002, "validation_fraction": 0.3},
+    ],
 )
 @pytest.mark.usefixtures("large")
 def test_the_number_of_components_may_follow_from_the_samples(

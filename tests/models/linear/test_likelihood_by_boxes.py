@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import dask.array as da
-import numpy as np
 import pytest
 import zarr
 
