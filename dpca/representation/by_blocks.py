@@ -132,7 +132,7 @@ def _summed_box(
 
 def _rows(basis: Divided, boxes: Sequence[Region], dtype: np.dtype[Any]) -> int:
     """Return the number of samples of each task, for boxes of them and their scores."""
-    largest, scores = max(math.prod(b - a for a, b in box) for box in boxes), math.prod(basis.score_shape)
+    largest, scores = max(math.prod(b - a for a, b in box) for box in boxes), float(math.prod(basis.score_shape))
     if not (isinstance(basis, LinearRepresentation) and basis.adds_boxes):
         scores *= largest / math.prod(basis.sample_shape)
     return max(1, int(_TASK_BYTES / ((largest + scores) * dtype.itemsize)))

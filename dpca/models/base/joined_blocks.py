@@ -37,8 +37,9 @@ class JoinedBlocks(ResultWriter):
         box = self._grid.region(part)
         lengths = tuple(stop - start for start, stop in box)
         for name, array in self._arrays.items():
-            here = array[(..., *(slice(a, b) for a, b in box))]
-            here[...] = result[name].reshape(*here.shape[: here.ndim - len(lengths)], *lengths)
+            leading = (slice(None),) * (array.ndim - len(box))
+            here = array[(*leading, *(slice(a, b) for a, b in box))]
+            here[...] = result[name].reshape(*here.shape[: len(leading)], *lengths)
             release(array)
         return {}
 

@@ -139,8 +139,8 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
     ) -> tuple[PartFold, Any]:
         k = self._to_compute(choice, source.shape[0], partition)
         # The samples of a target are encoded with components of whole samples.
-        whole = k is None or disk is None or choice.name == "target_ssim" or choice.validation_fraction is not None
-        if whole or not isinstance(partition, Bands) or not suits_blocks(source, partition):
+        whole = disk is None or choice.name == "target_ssim" or choice.validation_fraction is not None
+        if k is None or whole or not isinstance(partition, Bands) or not suits_blocks(source, partition):
             return super()._folding(choice, source, partition, run, disk)
         if not is_large(source.shape[1:]):
             try:
@@ -148,7 +148,9 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
             except PlanError as error:
                 refusal = error
         try:
-            blocks = BandsByBlocks(source, partition, k, self._least_kept(choice, source.shape[0], partition), run)
+            blocks = BandsByBlocks(
+                source, partition, k, min(k, self._least_kept(choice, source.shape[0], partition)), run
+            )
         except PlanError:
             if is_large(source.shape[1:]):
                 return super()._folding(choice, source, partition, run, disk)

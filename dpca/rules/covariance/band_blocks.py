@@ -52,7 +52,7 @@ class BandBlocks(KeptSamples):
         return replace(self, labels=self.labels[tuple(slice(a, b) for a, b in self.regions[part])])
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
-        return super()._layout(n_features, dtype) | {"labels": ((n_features,), np.int32)}
+        return {**super()._layout(n_features, dtype), "labels": ((n_features,), np.int32)}
 
     def _start(self, state: State, dtype: DTypeLike) -> None:
         state.arrays["labels"][:] = np.ravel(self.labels)
