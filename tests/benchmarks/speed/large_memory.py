@@ -47,6 +47,9 @@ loaded().inverse_transform(folder + "/scores.zarr").to_zarr(folder + "/again.zar
 """,
     "reconstruct": """
 stack = open_stack(folder + "/x.zarr", data_range=(0, 255))
+basis = loaded().basis_
+run = Run(threads=threads, memory=task_bytes + basis.nbytes)  # each task counts the model, which threads share
+del basis
 transform_store(stack, folder + "/model.zarr", folder + "/stored.zarr", reconstruct=True, run=run)
 """,
 }
