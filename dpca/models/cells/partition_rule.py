@@ -192,6 +192,27 @@ def choose_fold(
         If neither fits into the memory of a task; it states the smaller requirement.
     """
 
+    chosen = _chosen_fold(k, source, partition, what, run=run, keep=keep, writer=writer, least_kept=least_kept)
+    if writer is not None or isinstance(chosen.rule, PooledBlocks):
+        return chosen
+    # The joined components and means, beside the results of all parts.
+    joined = math.prod(partition.sample_shape) * (8 + least_kept * working_dtype(source.dtype).itemsize)
+    return replace(chosen, plan=replace(chosen.plan, result_bytes=chosen.plan.result_bytes + joined))
+
+
+def _chosen_fold(
+    k: int | None,
+    source: Source,
+    partition: Partition,
+    what: str,
+    *,
+    run: Run,
+    keep: bool,
+    writer: ResultWriter | None,
+    least_kept: int,
+) -> PartFold:
+    """Return the fold of `choose_fold`, without what this process joins of its results."""
+
     def planned(rule: Any) -> FoldPlan | PlanError:
         try:
             return plan_for(rule, source, partition, run=run, writer=writer)
