@@ -191,7 +191,6 @@ def choose_fold(
     PlanError
         If neither fits into the memory of a task; it states the smaller requirement.
     """
-
     chosen = _chosen_fold(k, source, partition, what, run=run, keep=keep, writer=writer, least_kept=least_kept)
     if writer is not None or isinstance(chosen.rule, PooledBlocks):
         return chosen
