@@ -70,7 +70,8 @@ def above():
     return peak_resident_bytes() - before
 def loaded():
     model = dpca.{name}.load(folder + "/model.zarr")
-    held.append(model.basis_.nbytes)
+    labels = getattr(getattr(model.basis_, "partition", None), "labels", None)
+    held.append(model.basis_.nbytes + (0 if labels is None else labels.nbytes))
     return model
 allowed = 0
 {step}
