@@ -39,7 +39,7 @@ from dpca.storage.run import Run
 
 # Bytes for each attribute while bands are found: its band and its place among all; with moments, these, their average
 # over channels, and the keys and work arrays of the sort.
-_MAP_BYTES, _MOMENTS_BYTES = 12, 48
+_MAP_BYTES, _MOMENTS_BYTES = 12, 52
 
 
 @documented(**PARTITIONED, part="band", parts="bands", grid="n_bands")
@@ -92,11 +92,11 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
         shape = tuple(source.shape[1:])
         together = shape[-1] if self.keep_channels and self._named(axes, source.shape)[-1] == CHANNEL else 1
         size = min(int(self.band_size), d := math.prod(shape))
-        by_moments = self.mapping not in ("raster", "random")
-        if (need := (_MOMENTS_BYTES if by_moments else _MAP_BYTES) * d) > usable_bytes():
+        if (need := self._map_bytes(shape)) > usable_bytes():
             raise PlanError(
                 f"the bands of samples of {d:,} attributes need {need / 1e6:,.0f} MB of memory, and this process may "
-                f"use {usable_bytes() / 1e6:,.0f} MB: use CellPCA" + (", or mapping='random'" if by_moments else "")
+                f"use {usable_bytes() / 1e6:,.0f} MB: use CellPCA"
+                + (", or mapping='random'" if self._by_moments else "")
             )
         rng = np.random.default_rng(self._seed())
         try:
@@ -111,6 +111,14 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
             raise
         except ValueError as error:
             raise DataError(str(error)) from error
+
+    @property
+    def _by_moments(self) -> bool:
+        return self.mapping not in ("raster", "random")
+
+    def _map_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return the bytes of this process while bands of samples of a shape are found."""
+        return (_MOMENTS_BYTES if self._by_moments else _MAP_BYTES) * math.prod(shape)
 
     def _moments(self, source: Source, rng: np.random.Generator, run: Run) -> tuple[Array, Array]:
         """Return mean and variance of each attribute, from all samples or from the estimating subset."""
@@ -148,9 +156,8 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
             except PlanError as error:
                 refusal = error
         try:
-            blocks = BandsByBlocks(
-                source, partition, k, min(k, self._least_kept(choice, source.shape[0], partition)), run
-            )
+            least, before = self._least_kept(choice, source.shape[0], partition), self._map_bytes(source.shape[1:])
+            blocks = BandsByBlocks(source, partition, k, min(k, least), run, before)
         except PlanError:
             if is_large(source.shape[1:]):
                 return super()._folding(choice, source, partition, run, disk)
@@ -168,7 +175,7 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
 
     def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
-        if self.mapping in ("random", "raster"):
+        if not self._by_moments:
             return super().plan_fit(source, axes, run)
         # Moments require a pass, and mapping by them may give more and smaller bands.
         return clone(self).set_params(mapping="raster").plan_fit(source, axes, run)[0], False

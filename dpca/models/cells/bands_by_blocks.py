@@ -62,12 +62,15 @@ class BandsByBlocks(ResultWriter):
     least : int
         Least number of components that the model keeps.
     run : Run
+    before : int
+        Bytes that finding the bands takes in this process, before the fit.
     """
 
     in_tasks: ClassVar[bool] = False
 
-    def __init__(self, source: Source, partition: Bands, k: int, least: int, run: Run) -> None:
+    def __init__(self, source: Source, partition: Bands, k: int, least: int, run: Run, before: int) -> None:
         self._passes, self._partition, self._k, self._least = Passes(source, run), partition, k, least
+        self._before = before
         self._lock, self._early, self._next = threading.Lock(), dict[int, dict[str, Array]](), 0
         self._largest, self._labels = 0.0, _labels_for(partition, source, self._passes.run)
         n, self._dtype = source.shape[0], working_dtype(source.dtype)
@@ -94,7 +97,7 @@ class BandsByBlocks(ResultWriter):
         # Gram matrices, and weights with their eigenproblems; results and Python objects of all bands; the bands.
         held = self._gram.nbytes + 16 * bands.n_parts * self._k * self._rule.n_samples + 2_500 * bands.n_parts
         held += bands.held_bytes + (0 if self._on_disk(k) else d * (8 + k * self._dtype.itemsize))
-        plan = replace(plan, held_bytes=plan.held_bytes + held)
+        plan = replace(plan, held_bytes=max(plan.held_bytes - bands.held_bytes + held, self._before))
         if plan.caller_bytes > usable_bytes():
             raise PlanError(
                 f"the bands of samples of {d:,} attributes need {plan.caller_bytes / 1e6:,.0f} MB of memory, and this "
