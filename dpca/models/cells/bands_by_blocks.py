@@ -96,8 +96,8 @@ class BandsByBlocks(ResultWriter):
         bands, d, k = self._partition, math.prod(self._partition.sample_shape), self._least
         # Gram matrices, and weights with their eigenproblems; results and Python objects of all bands; the bands.
         held = self._gram.nbytes + 16 * bands.n_parts * self._k * self._rule.n_samples + 2_500 * bands.n_parts
-        held += bands.held_bytes + (0 if self._on_disk(k) else d * (8 + k * self._dtype.itemsize))
-        plan = replace(plan, held_bytes=max(plan.held_bytes - bands.held_bytes + held, self._before))
+        held += bands.labels.nbytes + (0 if self._on_disk(k) else d * (8 + k * self._dtype.itemsize))
+        plan = replace(plan, held_bytes=max(plan.held_bytes + held, self._before))
         if plan.caller_bytes > usable_bytes():
             raise PlanError(
                 f"the bands of samples of {d:,} attributes need {plan.caller_bytes / 1e6:,.0f} MB of memory, and this "

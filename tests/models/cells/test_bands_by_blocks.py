@@ -47,6 +47,9 @@ def test_every_band_is_the_pca_of_its_attributes(tmp_path: Path, dtype: str, map
     assert "blocks of attributes" in model.fit_report_.note
     assert int(model.fit_report_.note.split()[0]) > 1
     labels, values = model.bands_.labels, x.astype(float)
+    kept = sum(array.nbytes for array in (labels, model.components_, model.mean_))
+    by_moments = 52 * labels.size if "mean" in mapping else 0
+    assert model.fit_report_.plan.caller_bytes >= max(kept, by_moments)
     for band in range(model.bands_.n_parts):
         mine = labels == band
         rows = values[:, mine]
