@@ -65,7 +65,8 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
     Notes
     -----
     {costs}
-    If the mapping depends on means and variances, the stack is read once more. `partial_fit` maps by the statistics of
+    If the mapping depends on means and variances, the stack is read once more. Few samples of more than 64 MiB in
+    float64 are read in blocks of attributes, twice; directions without variance then have no component. `partial_fit` maps by the statistics of
     its first batch.
 
     Examples
