@@ -299,10 +299,10 @@ class LinearRepresentation(PickledByFields, Representation):
         samples = np.empty((n, *self.sample_shape), dtype if pixels is None else pixels.dtype)
         if isinstance(partition, BandBox):
             mean, rows = self.mean.ravel().astype(dtype), self.components.reshape(len(self.components), -1)
-            for flat, own in zip(samples.reshape(n, -1), scores, strict=True):
+            for flat, of_bands in zip(samples.reshape(n, -1), scores, strict=True):
                 flat[:] = mean
                 for a, row in enumerate(rows):
-                    flat += partition.spread(own[:, a]) * row
+                    flat += partition.spread(of_bands[:, a]) * row
             return samples
         for few in blocks(n, self._step(dtype.itemsize)):
             partition.join(self._decoded(scores[few], samples[few], pixels), samples[few])
