@@ -29,6 +29,8 @@ from dpca.partition.base import Partition
 
 # Bytes of samples that are gathered together: they stay in the cache of one core.
 _GATHER_BYTES = 2**21
+# Attributes of which the bands are counted in one call.
+_COUNTED = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +91,12 @@ class Bands(Partition):
 
     @cached_property
     def _sizes(self) -> Array:
-        return np.bincount(self.labels.ravel())
+        return _counts(self.labels.reshape(-1), int(self.labels.max()) + 1)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the labels, and of `order`."""
+        return self.labels.nbytes + 8 * self.labels.size
 
     def attributes(self, index: int) -> Array:
         """Return the flat indices of the attributes of band ``index``, ascending."""
@@ -98,6 +105,11 @@ class Bands(Partition):
     def n_features(self, index: int) -> int:
         """Return the number of attributes of band ``index``."""
         return self.offsets[index + 1] - self.offsets[index]
+
+    @property
+    def max_features(self) -> int:
+        """Number of attributes of the largest band."""
+        return int(self._sizes.max())
 
     def region(self, index: int) -> Region:
         """Return the smallest box of a sample that holds band ``index``."""
@@ -209,7 +221,7 @@ def map_at_random(
         Number of consecutive attributes that stay in one band, such as the channels of a pixel.
     """
     units = math.prod(sample_shape) // together
-    return _cut(rng.permutation(units), [units], sample_shape, band_size, together)
+    return _cut(rng.permutation(_numbers(units)), [units], sample_shape, band_size, together)
 
 
 def map_in_raster_order(sample_shape: tuple[int, ...], band_size: int, *, together: int = 1) -> Bands:
@@ -218,7 +230,7 @@ def map_in_raster_order(sample_shape: tuple[int, ...], band_size: int, *, togeth
     Parameters are those of `map_at_random`.
     """
     units = math.prod(sample_shape) // together
-    return _cut(np.arange(units), [units], sample_shape, band_size, together)
+    return _cut(_numbers(units), [units], sample_shape, band_size, together)
 
 
 def map_by_moments(
@@ -248,9 +260,13 @@ def map_by_moments(
     if not np.isfinite(width):
         raise ValueError("the means of the attributes exceed the range of float64: divide the samples by a constant")
     keys = means if variance is None else variance.reshape(-1, together).mean(axis=1)
-    share = (means - low) / width if width > 0 else np.zeros_like(means)
-    interval = np.minimum((share * n_intervals).astype(np.int64), n_intervals - 1)
-    counts = np.bincount(interval, minlength=n_intervals).tolist()
+    share = means - low
+    if width > 0:
+        share /= width
+    share *= n_intervals
+    interval = np.minimum(share, n_intervals - 1, out=share).astype(np.min_scalar_type(n_intervals))
+    del share
+    counts = _counts(interval, n_intervals).tolist()
     return _cut(np.lexsort((keys, interval)), counts, mean.shape, band_size, together)
 
 
@@ -265,6 +281,19 @@ def _cut(units: Array, counts: Sequence[int], sample_shape: tuple[int, ...], ban
     labels = np.empty(len(units), np.int32)
     start, first = 0, 0
     for count in counts:
-        labels[units[start : start + count]] = first + np.arange(count) // each
+        for some in blocks(count, _COUNTED // each * each or each):
+            labels[units[start + some.start : start + some.stop]] = first + np.arange(some.start, some.stop) // each
         start, first = start + count, first + -(-count // each)
-    return Bands(np.repeat(labels, together).reshape(sample_shape))
+    whole = labels if together == 1 else np.repeat(labels, together)
+    return Bands(whole.reshape(sample_shape))
+
+
+def _counts(numbers: Array, n: int) -> Array:
+    """Return how often each number below n occurs."""
+    # numpy converts all numbers that it counts in one call.
+    return np.sum([np.bincount(numbers[some], minlength=n) for some in blocks(len(numbers), _COUNTED)], axis=0)
+
+
+def _numbers(count: int) -> Array:
+    """Return the numbers from 0 in the smallest type that holds them all."""
+    return np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)

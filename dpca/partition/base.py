@@ -55,6 +55,11 @@ class Partition(PickledByFields, ABC):
         return math.prod(self.sample_shape)
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes of arrays of the size of a sample that describe the parts, for the planner."""
+        return 0
+
+    @property
     def max_features(self) -> int:
         """Number of attributes of the largest part."""
         return max(map(self.n_features, range(self.n_parts)))

@@ -7,13 +7,14 @@ they are stored. Otherwise, blocks are boxes of a sample: of cells, of patches, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeGuard, cast
 
 import dask.array as da
 import numpy as np
+from dask.delayed import delayed
 from numpy.typing import DTypeLike
 
 from dpca.engine.sources.centered import scaled
@@ -39,14 +40,19 @@ _TASK_BYTES = 2**26
 
 Divided = LinearRepresentation | PatchRepresentation
 """A representation that encodes and decodes boxes of samples, if it `divides`."""
+BoxSums = Callable[[Any, Array, Array | None, Region, Region], Array]
+"""A function of a box of samples, see `sums_over_boxes`."""
 
 
-def is_by_boxes(basis: Representation, dtype: DTypeLike) -> TypeGuard[Divided]:
-    """Return whether large samples of a type are encoded by `encoded_by_boxes`, and decoded by `decoded_by_boxes`."""
+def is_by_boxes(basis: Representation, dtype: DTypeLike, copies: int = 1) -> TypeGuard[Divided]:
+    """Return whether samples of a type are encoded by `encoded_by_boxes`, and decoded by `decoded_by_boxes`.
+
+    They are if they are large: if the ``copies`` of a sample and its scores that a task holds exceed `LARGE_SAMPLE`.
+    """
     if not isinstance(basis, LinearRepresentation | PatchRepresentation) or not basis.divides:
         return False
     itemsize = basis.score_dtype(dtype).itemsize
-    return (math.prod(basis.sample_shape) + math.prod(basis.score_shape)) * itemsize > LARGE_SAMPLE
+    return copies * (math.prod(basis.sample_shape) + math.prod(basis.score_shape)) * itemsize > LARGE_SAMPLE
 
 
 def encoded_by_boxes(basis: Divided, x: Any) -> da.Array:
@@ -65,8 +71,9 @@ def encoded_by_boxes(basis: Divided, x: Any) -> da.Array:
         here = _region_of(x, around, rows)
         parts.append(map_samples(here, encode, _of_task(basis, around), shape, dtype))
         places.append(place)
-    # Scores of whole samples are sums over boxes.
-    return _joined(parts, places) if places[0] else da.stack(parts).sum(axis=0, dtype=np.float64).astype(dtype)
+    if isinstance(basis, LinearRepresentation) and basis.adds_boxes:
+        return da.stack(parts).sum(axis=0, dtype=np.float64).astype(dtype)
+    return _joined(parts, places)
 
 
 def decoded_by_boxes(basis: Divided, scores: Any, pixels: Pixels | None = None) -> da.Array:
@@ -87,11 +94,48 @@ def decoded_by_boxes(basis: Divided, scores: Any, pixels: Pixels | None = None) 
     return _joined(parts, regions)
 
 
+def sums_over_boxes(basis: LinearRepresentation, x: Any, function: BoxSums) -> da.Array:
+    """Return the sums (n,), float64, of a function over boxes of samples in a Dask or Zarr array.
+
+    No task holds a whole sample. If scores are sums over boxes, the samples are read twice.
+
+    Parameters
+    ----------
+    basis : LinearRepresentation
+        One that `divides`.
+    x : Dask or Zarr array (n, *sample_shape)
+    function : callable (basis, samples, scores, region, around) -> array (n,)
+        Receives the basis of a box ``around``, the samples there, their scores if these are sums over boxes, else None,
+        and the box ``region`` of whole parts whose sums it returns.
+    """
+    scores, parts = encoded_by_boxes(basis, x) if basis.adds_boxes else None, list[da.Array]()
+    boxes, axes = basis.scored_boxes(basis.box_features(_TASK_BYTES, 8)), range(len(x.shape))
+    rows = _rows(basis, [around for _, around in boxes], np.dtype(np.float64))
+    for region, around in boxes:
+        here = _region_of(x, around, rows)
+        pairs: list[Any] = [here, tuple(axes)]
+        if scores is not None:
+            whole = scores.rechunk((here.chunks[0], *(-1 for _ in basis.score_shape)))
+            pairs += [whole, (0, *range(len(axes), len(axes) + whole.ndim - 1))]
+        options = {"function": function, "basis": delayed(_of_task(basis, around), pure=False)}
+        options |= {"region": region, "around": around, "concatenate": True}
+        parts.append(da.blockwise(_summed_box, (0,), *pairs, dtype=float, meta=np.empty(0), **options))
+    return da.stack(parts).sum(axis=0)
+
+
+def _summed_box(
+    samples: Array, scores: Array | None = None, *, function: BoxSums, basis: Divided, region: Region, around: Region
+) -> Array:
+    check_finite(samples, 0, "a chunk")
+    return function(_in_task(basis, around), samples, scores, region, around)
+
+
 def _rows(basis: Divided, boxes: Sequence[Region], dtype: np.dtype[Any]) -> int:
     """Return the number of samples of each task, for boxes of them and their scores."""
-    largest = max(math.prod(b - a for a, b in box) for box in boxes)
-    share = 1 + math.prod(basis.score_shape) / math.prod(basis.sample_shape)
-    return max(1, int(_TASK_BYTES / (largest * share * dtype.itemsize)))
+    largest, scores = max(math.prod(b - a for a, b in box) for box in boxes), float(math.prod(basis.score_shape))
+    if not (isinstance(basis, LinearRepresentation) and basis.adds_boxes):
+        scores *= largest / math.prod(basis.sample_shape)
+    return max(1, int(_TASK_BYTES / ((largest + scores) * dtype.itemsize)))
 
 
 def _ends(places: tuple[slice, ...]) -> Region:
@@ -128,7 +172,8 @@ def _of_task(basis: Divided, region: Region) -> Divided:
 
 
 def _in_task(basis: Divided, region: Region) -> Divided:
-    return basis.box(region) if isinstance(basis.components, ArrayOnDisk) else basis
+    # A copy without what the box keeps for further calls: the graph holds all boxes until its end.
+    return basis.box(region) if isinstance(basis.components, ArrayOnDisk) else replace(basis)
 
 
 def _encoded_box(basis: Divided, samples: Array, *, around: Region, own: tuple[slice, ...]) -> Array:

@@ -14,6 +14,8 @@
 from __future__ import annotations
 
 from dpca.kernels.algebra.types import Region
+from dpca.partition.band_box import BandBox
+from dpca.partition.bands import Bands
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
@@ -39,7 +41,12 @@ def with_neighbors(partition: Partition, region: Region) -> Region:
 
 
 def places_of_cells(partition: Partition, region: Region) -> tuple[slice, ...]:
-    """Return the place of a box of whole cells along the axes of the grid; none if there is one part."""
+    """Return the place of a box of whole cells along the axes of the grid; none if there is one part.
+
+    Every box has attributes of any band.
+    """
+    if isinstance(partition, Bands | BandBox):
+        return (slice(0, partition.n_parts),)
     if not isinstance(partition, CellGrid):
         return ()
     return tuple(slice(a // c, -(-b // c)) for (a, b), c in zip(region, partition.cell_shape, strict=False))
@@ -52,4 +59,6 @@ def part_of(partition: Partition, region: Region) -> Partition:
         return LappedGrid(shape, partition.cell_shape, partition.overlap)
     if isinstance(partition, CellGrid):
         return CellGrid(shape, tuple(map(min, partition.cell_shape, shape)))
+    if isinstance(partition, Bands):
+        return BandBox(partition.labels[tuple(slice(*ends) for ends in region)], partition.n_parts)
     return Whole(shape)

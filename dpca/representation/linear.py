@@ -15,6 +15,8 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array, PickledByFields, Region, blocks
 from dpca.kernels.pixels import Pixels
+from dpca.partition.band_box import BandBox
+from dpca.partition.bands import Bands
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
@@ -94,7 +96,10 @@ class LinearRepresentation(PickledByFields, Representation):
         for region in boxes_of(shape, box_shape(shape, _READ_FEATURES, self.unit)):
             around = self.aligned(region)
             own = self.box(around)
-            each = np.stack(list(map(squared_lengths, own.partition.all_parts(own.components))))
+            if isinstance(own.partition, BandBox):
+                each = np.stack([own.partition.sums(np.square(row.ravel(), dtype=float)) for row in own.components], 1)
+            else:
+                each = np.stack(list(map(squared_lengths, own.partition.all_parts(own.components))))
             squares[self.score_places(region)] += self.own_scores(each.reshape(1, *own.score_shape), region, around)[0]
         return np.ravel((squares > 0.5).sum(axis=-1))
 
@@ -153,7 +158,12 @@ class LinearRepresentation(PickledByFields, Representation):
     @property
     def divides(self) -> bool:
         """Whether `box` is supported."""
-        return type(self.partition) in (Whole, CellGrid, LappedGrid)
+        return type(self.partition) in (Whole, Bands, CellGrid, LappedGrid)
+
+    @property
+    def adds_boxes(self) -> bool:
+        """Whether the scores of a sample are sums over boxes, and not those of the parts in each box."""
+        return isinstance(self.partition, Whole | Bands)
 
     @property
     def held_bytes(self) -> int:
@@ -186,8 +196,8 @@ class LinearRepresentation(PickledByFields, Representation):
     def box(self, region: Region, n_components: int | None = None) -> Self:
         """Return the representation of an `aligned` box of samples; only this box is read of the mean and components.
 
-        The scores of a sample are the sum of the `own_scores` of its boxes, each at its `score_places`: partial sums if
-        there is one part, and otherwise the scores of the cells in the box.
+        The scores of a sample are the sum of the `own_scores` of its boxes, each at its `score_places`: partial sums
+        for one part or bands, and otherwise the scores of the cells in the box.
 
         Parameters
         ----------
@@ -251,6 +261,13 @@ class LinearRepresentation(PickledByFields, Representation):
         partition, samples = self.partition, np.ascontiguousarray(samples)
         dtype, n = self.score_dtype(samples.dtype), len(samples)
         scores = np.zeros((n, partition.n_parts, len(self.components)), dtype)
+        if isinstance(partition, BandBox):
+            mean, rows = self.mean.ravel(), self.components.reshape(len(self.components), -1)
+            for i, sample in enumerate(samples.reshape(n, -1)):
+                x = sample - mean
+                for a, row in enumerate(rows):
+                    scores[i, :, a] = partition.sums(x * row)
+            return scores
         everywhere = (0,) * len(self.sample_shape)
         for few in blocks(n, self._step(dtype.itemsize)):
             block, here = samples[few], scores[few]
@@ -283,6 +300,13 @@ class LinearRepresentation(PickledByFields, Representation):
         dtype = self.decoded_dtype(scores.dtype)
         scores = scores.reshape(n, partition.n_parts, len(self.components))
         samples = np.empty((n, *self.sample_shape), dtype if pixels is None else pixels.dtype)
+        if isinstance(partition, BandBox):
+            mean, rows = self.mean.ravel().astype(dtype), self.components.reshape(len(self.components), -1)
+            for flat, of_bands in zip(samples.reshape(n, -1), scores, strict=True):
+                flat[:] = mean
+                for a, row in enumerate(rows):
+                    flat += partition.spread(of_bands[:, a]) * row
+            return samples
         for few in blocks(n, self._step(dtype.itemsize)):
             partition.join(self._decoded(scores[few], samples[few], pixels), samples[few])
         return samples
@@ -297,7 +321,7 @@ class LinearRepresentation(PickledByFields, Representation):
 
     def _rounds_parts(self, dtype: DTypeLike) -> bool:
         """Return whether samples are rounded part by part, in the cache; this requires parts of the same type."""
-        return not isinstance(self.partition, Whole) and self.partition.split_dtype(dtype) == np.dtype(dtype)
+        return not isinstance(self.partition, Whole | BandBox) and self.partition.split_dtype(dtype) == np.dtype(dtype)
 
     def _decoded(self, scores: Array, samples: Array, pixels: Pixels | None) -> Iterator[tuple[int, Array]]:
         """Yield for every run the index of its first partition and its values (count, n, n_features)."""

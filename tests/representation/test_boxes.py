@@ -139,10 +139,18 @@ def test_a_box_is_aligned_with_cells() -> None:
     assert made(Whole((10, 9)), 1).aligned(((5, 6), (4, 6))) == ((5, 6), (4, 6))
 
 
-def test_bands_have_no_boxes() -> None:
+def test_scores_of_bands_are_sums_over_boxes() -> None:
     """Their attributes are everywhere in a sample."""
-    bands = map_at_random((12, 12), 9, np.random.default_rng(0))
-    assert not LinearRepresentation(bands, np.zeros((12, 12)), np.zeros((1, 12, 12))).divides
+    rng = np.random.default_rng(0)
+    x, bands = rng.normal(size=(3, 12, 12)), map_at_random((12, 12), 9, rng)
+    basis = LinearRepresentation(bands, rng.normal(size=(12, 12)), rng.normal(size=(2, 12, 12)))
+    assert basis.divides
+    left, right = ((0, 12), (0, 5)), ((0, 12), (5, 12))
+    scores = [basis.box(box).encode(x[(slice(None), *(slice(*ends) for ends in box))]) for box in (left, right)]
+    np.testing.assert_allclose(scores[0] + scores[1], basis.encode(x), atol=1e-12)
+    parts = basis.box(right).partition.all_parts(x[..., 5:])
+    joined = basis.box(right).partition.join(((i, part[None]) for i, part in enumerate(parts)), np.empty((3, 12, 7)))
+    np.testing.assert_array_equal(joined, x[..., 5:])
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (3, 4, 5), (1, 1, 7)])

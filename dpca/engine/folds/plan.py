@@ -73,7 +73,7 @@ class FoldPlan:
     """Bytes that all tasks copy out of chunks; more than the stack if the boxes of groups overlap."""
     result_bytes: int
     """Bytes of all results in the calling process."""
-    held_bytes: int = 0  #: bytes of arrays of one entry a sample in the calling process
+    held_bytes: int = 0  #: bytes of arrays of one entry a sample or an attribute in the calling process
     object_bytes: int = 0  #: bytes of the Python objects of all parts in the calling process
     threads: int = 1  #: threads of one task, which share the samples that it reads
     checkpoint_rows: int = 2**62  #: samples between two checkpoints of a long task
@@ -140,7 +140,7 @@ def plan_fold(
         read_bytes=sum(planner.box_bytes(size) for _, size in pieces) * source.shape[0],
         result_bytes=sum(size.results for _, size in pieces),
         object_bytes=_OBJECT_BYTES * partition.n_parts,
-        held_bytes=sum({id(array): array.nbytes for array in source.held()}.values()),
+        held_bytes=partition.held_bytes + sum({id(array): array.nbytes for array in source.held()}.values()),
         threads=threads,
         checkpoint_rows=max(1, CHECKPOINT_BYTES // max(planner.box_bytes(size) for _, size in pieces) // rows) * rows,
     )

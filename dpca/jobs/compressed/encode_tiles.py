@@ -26,10 +26,11 @@ from dpca.engine.sources.tiled import TiledSource, TiledStack
 from dpca.jobs.base.filled_samples import tiled_stack
 from dpca.jobs.base.shards import ShardPass
 from dpca.jobs.compressed.encode_memory import check_encode_memory
-from dpca.jobs.scores.boxes import BOXES, BoxQuality, inside, means_of_boxes
+from dpca.jobs.scores.boxes import BOXES
 from dpca.jobs.scores.score_write import joined_quality, require_memory
 from dpca.kernels.algebra.linalg import release_scratch
 from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.box_quality import BoxQuality, inside, means_of_boxes
 from dpca.kernels.quality import quality_bytes
 from dpca.representation.compressed.compressed import Compressed, TiledCompressed, compressed_in
 from dpca.storage.arrays.arrays import open_written

@@ -29,15 +29,11 @@ from dpca.jobs.scores.boxes import (
     BOXES,
     Boxes,
     BoxPass,
-    BoxQuality,
     cells_in,
     choose_boxes,
-    inside,
-    means_of_boxes,
     read_scores,
     together,
     tried_box,
-    with_halo,
     write_boxes,
 )
 from dpca.jobs.scores.score_write import (
@@ -55,6 +51,7 @@ from dpca.jobs.scores.score_write import (
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.linalg import release_scratch
 from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.box_quality import BoxQuality, inside, means_of_boxes, with_halo
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import quality_bytes
 from dpca.models.base.store import stored_basis

@@ -21,7 +21,6 @@ from dpca.jobs.scores.boxes import (
     BoxPass,
     cells_in,
     choose_boxes,
-    inside,
     read_scores,
     together,
     tried_box,
@@ -29,6 +28,7 @@ from dpca.jobs.scores.boxes import (
 )
 from dpca.jobs.scores.score_write import SHARD_COPIES, require_memory
 from dpca.kernels.algebra.types import Array, Region
+from dpca.kernels.box_quality import inside
 from dpca.kernels.pixels import Pixels
 from dpca.models.base.store import model_fingerprint, stored_basis
 from dpca.models.opening import kind_of

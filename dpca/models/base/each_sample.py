@@ -14,6 +14,7 @@ from dpca.engine.sources.source import check_numeric, opened
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import Labels, samples_for_model
 from dpca.models.base.samples import allows_gaps, dense_samples, masked_as_nan
+from dpca.models.linear.likelihood import LIKELIHOOD_COPIES, likelihoods_by_boxes, log_likelihoods
 from dpca.representation.base import Representation
 from dpca.representation.by_blocks import encoded_by_boxes, is_by_boxes
 from dpca.representation.lazy import as_lazy, is_lazy, lazily_opened, map_samples
@@ -51,6 +52,8 @@ class EachSample:
         check_numeric(lazy.shape, lazy.dtype, "X")
         if function is Representation.encode and is_by_boxes(basis, lazy.dtype):
             return encoded_by_boxes(basis, lazy)
+        if function is log_likelihoods and is_by_boxes(basis.basis, lazy.dtype, LIKELIHOOD_COPIES):
+            return likelihoods_by_boxes(basis, lazy)
         return map_samples(as_lazy(lazy), function, basis, shape, dtype_for(lazy.dtype))
 
     def _of_this_shape(self, X: Any) -> Any:

@@ -14,14 +14,19 @@ from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.sampling import read_samples, spread_samples
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
+from dpca.models.base.component_model import ON_DISK
 from dpca.models.base.docs import PARTITIONED, documented
 from dpca.models.base.parameters import check_parameters
 from dpca.models.base.store import StoreContents, StoredModel
+from dpca.models.cells.bands_by_blocks import BandsByBlocks, is_large, moments_in_files, suits_blocks
+from dpca.models.cells.partition_rule import PartFold
 from dpca.models.cells.partitioned import PartitionedPCA
+from dpca.models.cells.rank_choice import RankChoice
 from dpca.models.gaps.parts_with_gaps import PartsWithGaps
 from dpca.parameters.cells import CHOICES, BandParameters
 from dpca.parameters.declaration import always_stored_names
 from dpca.partition.bands import Bands, map_at_random, map_by_moments, map_in_raster_order
+from dpca.partition.base import Partition
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.rules.base.rule import Rule
@@ -32,8 +37,9 @@ from dpca.storage.errors import DataError
 from dpca.storage.remote.memory import usable_bytes
 from dpca.storage.run import Run
 
-# Bytes of the bands for each attribute: its band, its place among all, and its coordinates while regions are found.
-_MAP_BYTES = 28
+# Bytes for each attribute while bands are found: its band and its place among all; with moments, these, their average
+# over channels, and the keys and work arrays of the sort.
+_MAP_BYTES, _MOMENTS_BYTES = 12, 52
 
 
 @documented(**PARTITIONED, part="band", parts="bands", grid="n_bands")
@@ -59,8 +65,9 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
     Notes
     -----
     {costs}
-    If the mapping depends on means and variances, the stack is read once more. `partial_fit` maps by the statistics of
-    its first batch.
+    If the mapping depends on means and variances, the stack is read once more. Few samples of more than 64 MiB in
+    float64 are read in blocks of attributes, twice; directions without variance then have no component.
+    `partial_fit` maps by the statistics of its first batch.
 
     Examples
     --------
@@ -86,10 +93,11 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
         shape = tuple(source.shape[1:])
         together = shape[-1] if self.keep_channels and self._named(axes, source.shape)[-1] == CHANNEL else 1
         size = min(int(self.band_size), d := math.prod(shape))
-        if (need := _MAP_BYTES * d) > usable_bytes():
+        if (need := self._map_bytes(shape)) > usable_bytes():
             raise PlanError(
                 f"the bands of samples of {d:,} attributes need {need / 1e6:,.0f} MB of memory, and this process may "
-                f"use {usable_bytes() / 1e6:,.0f} MB: use CellPCA, which reads large samples in blocks"
+                f"use {usable_bytes() / 1e6:,.0f} MB: use CellPCA"
+                + (", or mapping='random'" if self._by_moments else "")
             )
         rng = np.random.default_rng(self._seed())
         try:
@@ -105,6 +113,14 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
         except ValueError as error:
             raise DataError(str(error)) from error
 
+    @property
+    def _by_moments(self) -> bool:
+        return self.mapping not in ("raster", "random")
+
+    def _map_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return the bytes of this process while bands of samples of a shape are found."""
+        return (_MOMENTS_BYTES if self._by_moments else _MAP_BYTES) * math.prod(shape)
+
     def _moments(self, source: Source, rng: np.random.Generator, run: Run) -> tuple[Array, Array]:
         """Return mean and variance of each attribute, from all samples or from the estimating subset."""
         shape = tuple(source.shape[1:])
@@ -119,11 +135,35 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
             found = _found_by(PresentMoments(self.missing_value), source, numbers, run.below("count"))
             source.with_gaps = not found["complete"]
         if not source.with_gaps:
+            if numbers is None and is_large(shape):
+                return moments_in_files(source, run.below("statistics"))
             found = _found_by(Moments(), source, numbers, run.below("statistics"))
         return found["mean"].reshape(shape), found["variance"].reshape(shape)
 
     def _most_components(self, partition: Bands) -> tuple[int, str]:
         return min(int(self.band_size), partition.labels.size), f"a band of {self.band_size}"
+
+    def _folding(
+        self, choice: RankChoice, source: Source, partition: Partition, run: Run, disk: Run | None
+    ) -> tuple[PartFold, Any]:
+        k = self._to_compute(choice, source.shape[0], partition)
+        # The samples of a target are encoded with components of whole samples.
+        whole = disk is None or choice.name == "target_ssim" or choice.validation_fraction is not None
+        if k is None or whole or not isinstance(partition, Bands) or not suits_blocks(source, partition):
+            return super()._folding(choice, source, partition, run, disk)
+        if not is_large(source.shape[1:]):
+            try:
+                return super()._folding(choice, source, partition, run, disk)
+            except PlanError as error:
+                refusal = error
+        try:
+            least, before = self._least_kept(choice, source.shape[0], partition), self._map_bytes(source.shape[1:])
+            blocks = BandsByBlocks(source, partition, k, min(k, least), run, before)
+        except PlanError:
+            if is_large(source.shape[1:]):
+                return super()._folding(choice, source, partition, run, disk)
+            raise refusal from None
+        return blocks.fold(), blocks
 
     def _name_of(self, place: tuple[int, ...]) -> str:
         return f"band{place[0]}"
@@ -136,7 +176,7 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
 
     def plan_fit(self, source: Source, axes: Sequence[str], run: Run) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
-        if self.mapping in ("random", "raster"):
+        if not self._by_moments:
             return super().plan_fit(source, axes, run)
         # Moments require a pass, and mapping by them may give more and smaller bands.
         return clone(self).set_params(mapping="raster").plan_fit(source, axes, run)[0], False
@@ -162,7 +202,10 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
     def _from_store(cls, stored: StoredModel) -> Self:
         shape, k, p = stored.sample_shape, stored.n_components, int(stored.facts["n_bands"])
         shapes = {"labels": shape, "components": (k, *shape), **cls._shapes(shape, (p,), k)}
-        arrays = stored.arrays(shapes, integers=("labels",))
+        on_disk: dict[str, Any] = {}
+        if stored.facts.get(ON_DISK):
+            on_disk = {name: stored.array_on_disk(name, shapes.pop(name)) for name in ("mean", "components")}
+        arrays = stored.arrays(shapes, integers=("labels",)) | on_disk
         bands = Bands(arrays["labels"])
         if bands.n_parts != p:
             raise ValueError(f"the labels have {bands.n_parts} bands instead of {p}")

@@ -33,9 +33,9 @@ from dpca.storage.run import Run
 
 # Covariances with this multiple of the reads of incremental SVD cost more than incremental SVD.
 _MOST_READS = 8
-# Up to this number of samples for each attribute of a part, Gram matrices of samples take less memory and time
-# than covariances.
-_FEW_SAMPLES = 0.5
+#: Up to this number of samples for each attribute of a part, Gram matrices of samples take less memory and time than
+#: covariances.
+FEW_SAMPLES = 0.5
 # Attributes of the smallest blocks of shared cells: they take less memory than a task needs in any case.
 _SMALLEST_BLOCK = 2**13
 # Bytes of neighboring parts that are joined in one call.
@@ -192,6 +192,26 @@ def choose_fold(
     PlanError
         If neither fits into the memory of a task; it states the smaller requirement.
     """
+    chosen = _chosen_fold(k, source, partition, what, run=run, keep=keep, writer=writer, least_kept=least_kept)
+    if writer is not None or isinstance(chosen.rule, PooledBlocks):
+        return chosen
+    # The joined components and means, beside the results of all parts.
+    joined = math.prod(partition.sample_shape) * (8 + least_kept * working_dtype(source.dtype).itemsize)
+    return replace(chosen, plan=replace(chosen.plan, result_bytes=chosen.plan.result_bytes + joined))
+
+
+def _chosen_fold(
+    k: int | None,
+    source: Source,
+    partition: Partition,
+    what: str,
+    *,
+    run: Run,
+    keep: bool,
+    writer: ResultWriter | None,
+    least_kept: int,
+) -> PartFold:
+    """Return the fold of `choose_fold`, without what this process joins of its results."""
 
     def planned(rule: Any) -> FoldPlan | PlanError:
         try:
@@ -207,7 +227,7 @@ def choose_fold(
     if isinstance(partition, SharedGrid):
         return _shared_fold(exact, source, partition, run, least_kept)
     n = source.shape[0]
-    if k is not None and not keep and n <= _FEW_SAMPLES * partition.max_features:
+    if k is not None and not keep and n <= FEW_SAMPLES * partition.max_features:
         snapshots = SnapshotPCA(n, k)
         if isinstance(plan := planned(snapshots), FoldPlan):
             note = f"Gram matrices of {n:,} samples were used instead of {names}"

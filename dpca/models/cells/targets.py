@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from dpca.kernels.quality import WINDOW, has_ssim, ssim_per_sample
 from dpca.models.cells.known_noise import keep_above_noise
 from dpca.models.cells.rank import spread
 from dpca.models.cells.rank_choice import CapturedVariance, EigenvalueSpectrum, RankChoice, Reached, standard_error
+from dpca.models.cells.target_boxes import CellBoxes, HeldInBoxes
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage.errors import DataError
 from dpca.storage.ranges import checked_range, type_range
@@ -64,6 +65,12 @@ class TargetCheck:
     name: str
     n_spatial: int
     room: int
+
+    def fitting(self, score_shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return the numbers of the samples, or of fewer ones if they and their scores exceed half of the room."""
+        row = math.prod(self.source.shape[1:]) * self.source.dtype.itemsize + math.prod(score_shape) * dtype.itemsize
+        n = min(len(self.samples), max(2, self.room // 2 // row))
+        return self.samples[np.arange(n) * len(self.samples) // n]
 
 
 @dataclass(frozen=True)
@@ -215,10 +222,10 @@ def keep_chosen(
     if value_range is None:
         ranks = choice.ranks(known)
     elif check is not None and choice.name == "target_ssim":
-        held = Held(_all_found(partition, results, check), check, value_range)
+        held = _held(partition, results, check, value_range)
         ranks, reached = _ranks_for_ssim(choice, known, held, check.name)
     else:
-        captured = known.captured if check is None else _captured(_all_found(partition, results, check), check)
+        captured = known.captured if check is None else _captured(partition, results, check)
         ranks, reached = choice.ranks_for_error(known, captured, value_range[1] - value_range[0])
     choice.warn_where_short(ranks, known)
     for result, r in zip(results, ranks, strict=True):
@@ -227,7 +234,9 @@ def keep_chosen(
     return reached
 
 
-def _ranks_for_ssim(choice: RankChoice, known: EigenvalueSpectrum, held: Held, name: str) -> tuple[Array, Reached]:
+def _ranks_for_ssim(
+    choice: RankChoice, known: EigenvalueSpectrum, held: Held | HeldInBoxes, name: str
+) -> tuple[Array, Reached]:
     """Return the ranks of the fewest components with a mean SSIM of at least the target, and the value reached."""
     counts = known.counts
     seen: dict[int, Array] = {}
@@ -251,21 +260,34 @@ def _all_found(partition: Any, results: Results, check: TargetCheck) -> LinearRe
     return LinearRepresentation(partition, partition.join(means, np.empty((1, *shape)))[0], components)
 
 
-def _captured(basis: LinearRepresentation, check: TargetCheck) -> CapturedVariance:
+def _captured(partition: Any, results: Results, check: TargetCheck) -> CapturedVariance:
     """Read the samples of a check once, and return their energies along every component.
 
     Costs 2 d k operations for a sample of d attributes, for k components of each part.
     """
     groups = np.array_split(check.samples, min(_GROUPS, len(check.samples)))
+    counts, name = np.array([len(chosen) for chosen in groups]), f"the {len(check.samples):,} samples {check.name}"
+    if CellBoxes.suit(partition):
+        boxes = CellBoxes(partition, results, check.source, check.samples)
+        energies, totals = boxes.energies(counts.tolist())
+        return CapturedVariance(energies.reshape(len(groups), -1, boxes.n_components), totals, counts, name)
+    basis = _all_found(partition, results, check)
     energies, totals = np.zeros((len(groups), *basis.score_shape)), np.zeros(len(groups))
     for g, chosen in enumerate(groups):
         for samples in _blocks(check.source, chosen):
             energies[g] += np.square(basis.encode(samples), dtype=np.float64).sum(axis=0)
             # The filters of lapped cells are orthogonal, so they do not change the sum of squares.
             totals[g] += sum(float(np.square(x - basis.mean).sum()) for x in samples)
-    counts = np.array([len(chosen) for chosen in groups])
-    by_part = energies.reshape(len(groups), -1, basis.score_shape[-1])
-    return CapturedVariance(by_part, totals, counts, f"the {len(check.samples):,} samples {check.name}")
+    return CapturedVariance(energies.reshape(len(groups), -1, basis.score_shape[-1]), totals, counts, name)
+
+
+def _held(partition: Any, results: Results, check: TargetCheck, value_range: tuple[float, float]) -> Held | HeldInBoxes:
+    """Return the samples for SSIM: with all components in memory, or box by box if they are large."""
+    if not CellBoxes.suit(partition):
+        return Held(_all_found(partition, results, check), check, value_range)
+    boxes = CellBoxes(partition, results, check.source, check.samples)
+    few = replace(boxes, chosen=check.fitting(boxes.score_shape, boxes.dtype))
+    return HeldInBoxes(few, value_range, check.n_spatial)
 
 
 def fewest(measure: Callable[[int], float], target: float, most: int) -> tuple[int, float]:
@@ -305,10 +327,8 @@ class Held:
 
     def __init__(self, basis: LinearRepresentation, check: TargetCheck, value_range: tuple[float, float]) -> None:
         self._basis, self._value_range, self._n_spatial = basis, value_range, check.n_spatial
-        row = math.prod(check.source.shape[1:]) * check.source.dtype.itemsize
-        row += math.prod(basis.score_shape) * basis.dtype.itemsize
-        self.n_samples = n = min(len(check.samples), max(2, check.room // 2 // row))
-        self._samples = list(_blocks(check.source, check.samples[np.arange(n) * len(check.samples) // n]))
+        chosen = check.fitting(basis.score_shape, basis.dtype)
+        self.n_samples, self._samples = len(chosen), list(_blocks(check.source, chosen))
         self._scores = list(self._in_threads(lambda b: basis.encode(self._samples[b])))
 
     def ssim(self, ranks: Array) -> Array:

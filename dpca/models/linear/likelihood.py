@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
+import dask.array as da
 import numpy as np
 
 from dpca.engine.sources.finite import check_finite
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, Region
+from dpca.partition.band_box import BandBox
+from dpca.representation.by_blocks import encoded_by_boxes, sums_over_boxes
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.whitened import WeightedRepresentation
 
 # Bytes of the floating-point copy of one block of samples.
 _BLOCK_BYTES = 2**24
+#: Copies of a sample in floating point while its likelihood is computed: it, what is decoded, the rest and its parts.
+LIKELIHOOD_COPIES = 4
 # Variances below this would make squared distances overflow.
 _LEAST_VARIANCE = 1e-200
 
@@ -65,6 +70,32 @@ class Likelihood:
         constant = sizes.sum() * math.log(2 * math.pi) + np.log(along).sum() + ((sizes - ranks) * np.log(noise)).sum()
         return cls(basis, kept / along, np.where(ranks < sizes, 1 / noise, 0), float(constant))
 
+    def box_terms(
+        self, own: LinearRepresentation, samples: Array, scores: Array | None, region: Region, around: Region
+    ) -> Array:
+        """Return the terms (n,) of a box in the sum of squares, see `sums_over_boxes`.
+
+        Without ``scores``, these are all terms of the parts in the box; otherwise those of the noise.
+        """
+        partition, noise = own.partition, self.noise_precisions
+        if scores is not None:
+            left = np.square(samples - own.decode(scores), dtype=np.float64).reshape(len(samples), -1)
+            if isinstance(partition, BandBox):
+                left = np.stack([partition.sums(row) for row in left])
+            return np.asarray(left.sum(axis=1, keepdims=True) @ noise if len(noise) == 1 else left @ noise)
+        numbers = np.arange(partition.n_parts).reshape(1, *partition.grid_shape, 1)
+        here = own.own_scores(numbers, region, around)  # only of the parts in the box
+        whole, place = self.basis, self.basis.score_places(region)
+        precisions = self.precisions.reshape(whole.score_shape)[place].reshape(here.size, -1)
+        noise, sums = noise.reshape(whole.score_shape[:-1])[place].ravel(), np.zeros(len(samples))
+        parts, rows = partition.all_parts(samples - own.mean), partition.all_parts(own.components)
+        for i, along, beside in zip(here.ravel().tolist(), precisions, noise, strict=True):
+            y = parts[i] @ rows[i].T
+            # Of the part itself, because the samples of a lapped cell are not complete in the box.
+            left = parts[i] - y @ rows[i]
+            sums += np.square(y) @ along + np.einsum("ij,ij->i", left, left) * beside
+        return sums
+
 
 def log_likelihoods(model: Likelihood, samples: Array, name: str = "a chunk") -> Array:
     """Return the natural logarithm of the density at each sample (n,), float64. Costs 4 n d k operations."""
@@ -80,3 +111,13 @@ def log_likelihoods(model: Likelihood, samples: Array, name: str = "a chunk") ->
         squares = np.square(scores, dtype=np.float64).reshape(len(lost), -1) @ model.precisions.ravel()
         likelihoods[rows] = -0.5 * (model.constant + squares + lost @ model.noise_precisions)
     return likelihoods
+
+
+def likelihoods_by_boxes(model: Likelihood, x: Any) -> da.Array:
+    """Return `log_likelihoods` of samples in a Dask or Zarr array; no task holds a whole sample."""
+    basis = model.basis
+    sums = sums_over_boxes(basis, x, model.box_terms)
+    if basis.adds_boxes:
+        scores = encoded_by_boxes(basis, x).astype(np.float64).reshape(x.shape[0], -1)
+        sums = sums + (scores**2) @ model.precisions.ravel()
+    return -0.5 * (model.constant + sums)

@@ -169,7 +169,7 @@ def snapshot_components(rows: Array, n_components: int) -> dict[str, Array]:
             gram += x @ x.swapaxes(1, 2)
     total = np.trace(gram, axis1=1, axis2=2)
     check_products(np.isfinite(total).all())
-    values, vectors = _eigh(gram, min(n, k))
+    values, vectors = leading_pairs(gram, min(n, k))
     scale = np.zeros_like(values)
     np.divide(1, np.sqrt(values), out=scale, where=values > 0)
     vectors *= scale[..., None]
@@ -191,8 +191,11 @@ def snapshot_components(rows: Array, n_components: int) -> dict[str, Array]:
     }
 
 
-def _eigh(gram: Array, k: int) -> tuple[Array, Array]:
-    """Return the k leading eigenvalues (m, k) of each matrix, and their eigenvectors as rows (m, k, n)."""
+def leading_pairs(gram: Array, k: int) -> tuple[Array, Array]:
+    """Return the k leading eigenvalues (m, k) of each matrix, and their eigenvectors as rows (m, k, n).
+
+    Only lower triangles are read; the matrices are overwritten.
+    """
     if gram.shape[1] <= _SMALL_PROBLEM:
         return linalg.direct_eigh(gram, k)
     values, vectors = zip(*(linalg.direct_eigh(one, k) for one in gram), strict=True)

@@ -23,13 +23,14 @@ from dpca.engine.sources.source import as_source
 from dpca.jobs.scores import box_write, reconstruct
 from dpca.jobs.scores import boxes as boxes_module
 from dpca.jobs.scores.box_write import plan_scores
-from dpca.jobs.scores.boxes import Boxes, windows_in, with_halo
+from dpca.jobs.scores.boxes import Boxes
 from dpca.jobs.scores.compression import compress
 from dpca.jobs.scores.reconstruct import reconstruct_store
 from dpca.jobs.scores.score_write import stack_layout
 from dpca.jobs.scores.settings import CompressionSettings
 from dpca.jobs.scores.transform import transform_store
 from dpca.kernels.algebra import linalg
+from dpca.kernels.box_quality import windows_in, with_halo
 from dpca.kernels.quality import ssim_per_sample
 from dpca.models.base import store
 from dpca.partition import LappedGrid, Whole

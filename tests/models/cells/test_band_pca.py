@@ -216,7 +216,7 @@ def test_all_components_of_a_band_need_no_more_than_its_budget_allows() -> None:
 def test_places_of_bands_that_exceed_the_memory_are_refused(
     images: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(band_pca, "usable_bytes", lambda: 20 * images[0].size)
+    monkeypatch.setattr(band_pca, "usable_bytes", lambda: 10 * images[0].size)
     with pytest.raises(PlanError, match="CellPCA"):
         BandPCA(2, band_size=50, mapping="raster").fit(images)
 

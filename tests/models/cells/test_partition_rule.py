@@ -55,7 +55,7 @@ def test_groups_take_turns_where_that_is_cheaper_than_streaming(volumes: np.ndar
 
 
 def test_many_large_cells_stream_rather_than_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_rule, "_FEW_SAMPLES", 0.0)  # 800 samples would be needed otherwise
+    monkeypatch.setattr(partition_rule, "FEW_SAMPLES", 0.0)  # 800 samples would be needed otherwise
     x = np.random.default_rng(0).normal(size=(30, 16, 24, 80)).astype(np.float32)
     x[:, :, :, ::4] *= 4
     path = str(tmp_path / "x.zarr")
