@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
@@ -101,6 +102,11 @@ class IncrementalSVD(StreamingRule):
     random_order = False
     spreadable = True
     by_attribute = _LARGE
+
+    @property
+    def results_by_attribute(self) -> Sequence[str]:
+        """Names of the results with attributes along the last axis."""
+        return ("components", "mean", "directions") if self.wide else super().results_by_attribute
 
     def _kept(self, n_features: int) -> int:
         return min(self.rank(n_features) + self.oversampling, n_features)
