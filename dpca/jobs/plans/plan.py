@@ -336,9 +336,7 @@ class _Tried(TriedInput):
             with Workspace(target, kind=COMPRESSED, fingerprint=str(COMPRESSED_VERSION)) as space:
                 write(some, space)
 
-        alone, each = line(
-            [some.n_samples for some in self.few], fewest_seconds(self.few, work, self.folder / "codes")
-        )
+        alone, each = line([some.n_samples for some in self.few], fewest_seconds(self.few, work, self.folder / "codes"))
         form = form_of(self.source, plain=not len(found.cell))
         memory = EncodeMemory(self.source, form, len(found.cell), goal.has_residual, found.basis.size)
         need = memory.task_bytes(memory.decoded_at_once(self.workers.budget))

@@ -19,7 +19,7 @@ from dpca.kernels.algebra.rounding import eigen_error, unit_roundoff
 from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.rules.base.orthonormal import gram
 from dpca.rules.base.rule import Rule
-from dpca.rules.base.state import AttributeBlocks, State, StateLayout
+from dpca.rules.base.state import State, StateLayout
 from dpca.rules.certificates import certificate
 from dpca.rules.covariance.measured import (
     BLOCK_ROWS,
@@ -254,9 +254,7 @@ class RayleighRitz(CovarianceProduct):
         off = mapped * math.sqrt(len(self.components))
         y = y.astype(np.float64)
         last = len(products) - 1
-        (largest,) = over.once(
-            partial(scipy.linalg.eigvalsh, products - y @ y.T, subset_by_index=[last, last])
-        )
+        (largest,) = over.once(partial(scipy.linalg.eigvalsh, products - y @ y.T, subset_by_index=[last, last]))
         rounding = squared * trace + (2 * math.sqrt(size * trace) + off * trace) * off
         state.arrays["outside"] += max(float(largest), 0.0) + rounding + eigen_error(last + 1, trace)
 

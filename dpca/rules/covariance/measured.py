@@ -31,9 +31,7 @@ _MEASURED = ("product", "inner", "root", "projected", "added", "shifted", "left"
 _SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 
-def refined(
-    found: dict[str, Array], k: int, dtype: DTypeLike, over: AttributeBlocks = ALL
-) -> dict[str, Array]:
+def refined(found: dict[str, Array], k: int, dtype: DTypeLike, over: AttributeBlocks = ALL) -> dict[str, Array]:
     """Return the components of the next iterate, from the result of `RayleighRitz`.
 
     A result of `Refinement` already has them and is returned as it is.
@@ -102,9 +100,7 @@ class NextIterate(Wrapper):
         return n_features * ((q + k) * itemsize + 8) + 16 * q
 
 
-def half_step(
-    values: Array, rows: Array, product: Array, over: AttributeBlocks = ALL
-) -> tuple[Array, Array, Array]:
+def half_step(values: Array, rows: Array, product: Array, over: AttributeBlocks = ALL) -> tuple[Array, Array, Array]:
     """Make the step of `refined`, and return the new values (q,), rows (q, d), and the rotation ``turn`` (q', q').
 
     The first q' rows are the normalized turn V C, for the q' leading Ritz vectors V with positive variance. ``values``
@@ -148,9 +144,7 @@ def _refined_bound(found: dict[str, Array], turn: Array, better: Array, k: int, 
     return certificate.share(captured, certificate.moved(missed + (k - j) * above, largest, distance))
 
 
-def rayleigh_ritz(
-    given: Array, product: Array, over: AttributeBlocks = ALL
-) -> tuple[Array, Array, Array, Array]:
+def rayleigh_ritz(given: Array, product: Array, over: AttributeBlocks = ALL) -> tuple[Array, Array, Array, Array]:
     """Return the Ritz values of orthonormal rows, descending, the Ritz vectors, and their products with the covariance.
 
     The last result is the rotation of the rows to the Ritz vectors.
@@ -181,9 +175,7 @@ class PassErrors(NamedTuple):
         mapped, added, squared = (error + exact for error in relative_errors(d, n, u))
         floor = n * d * _SMALLEST_NORMAL if squares else 0.0
         spread = (squares * (1 + squared) + floor) / (n - 1)
-        along, own = over.summed(
-            np.einsum("ij,ij->i", image, components, dtype=np.float64), np.asarray(total @ total)
-        )
+        along, own = over.summed(np.einsum("ij,ij->i", image, components, dtype=np.float64), np.asarray(total @ total))
         root, shifted, along = math.sqrt(spread), float(own) / (n * (n - 1)), along / (n - 1)
         lengths = np.sqrt(np.maximum(along, 0) + 2 * (mapped + added) * spread)
         centered = (2 * math.sqrt(shifted) + added * root) * added * root + floor

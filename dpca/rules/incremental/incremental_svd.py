@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
@@ -104,9 +103,9 @@ class IncrementalSVD(StreamingRule):
     by_attribute = _LARGE
 
     @property
-    def results_by_attribute(self) -> Sequence[str]:
+    def results_by_attribute(self) -> tuple[str, ...]:
         """Names of the results with attributes along the last axis."""
-        return ("components", "mean", "directions") if self.wide else super().results_by_attribute
+        return ("components", "mean", "directions") if self.wide else ("components", "mean")
 
     def _kept(self, n_features: int) -> int:
         return min(self.rank(n_features) + self.oversampling, n_features)

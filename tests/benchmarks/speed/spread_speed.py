@@ -5,8 +5,8 @@
 Incremental SVD of 50 components with all its certificates, by blocks of attributes on two workers, and as a chain on
 one. Samples are volumes in chunks of a slab each, float32 unless ``--dtype uint8`` is given. Time is that of the
 critical path in processor seconds: the busiest worker and this process, which holds the scheduler and adds the sums.
-Memory is the growth of a worker's peak. The ratios hardly depend on the number of attributes. ``--attributes 16777216 --samples 2000`` is the stack for which
-they were asked; one worker then needs 45 GB.
+Memory is the growth of a worker's peak. The ratios hardly depend on the number of attributes.
+``--attributes 16777216 --samples 2000`` is the stack for which they were asked; one worker then needs 45 GB.
 """
 
 from __future__ import annotations

@@ -265,8 +265,8 @@ def test_further_passes_are_those_of_one_task(store: str, x: np.ndarray, center:
     rows = x.reshape(N, -1).astype(float)
     rows -= rows.mean(axis=0) * center
     values, vectors = np.linalg.eigh(rows @ rows.T)
-    np.testing.assert_allclose(model.explained_variance_, values[: -5 : -1] / (N - 1), rtol=1e-6)
-    exact = vectors[:, : -5 : -1].T @ rows / np.sqrt(values[: -5 : -1, None])
+    np.testing.assert_allclose(model.explained_variance_, values[:-5:-1] / (N - 1), rtol=1e-6)
+    exact = vectors[:, :-5:-1].T @ rows / np.sqrt(values[:-5:-1, None])
     np.testing.assert_allclose(np.abs(np.sum(model.components_ * exact, axis=1)), 1, atol=1e-6)
     assert 0.999 < model.captured_bound_ <= 1
 
@@ -277,24 +277,27 @@ def test_workers_have_blocks_of_further_passes(store: str, hidden_cluster: Any) 
     assert_alike(model, StreamingPCA(**OPTIONS, n_passes=2).fit(store, run=here))
 
 
-def test_a_further_pass_over_blocks_is_that_over_whole_samples(x: np.ndarray) -> None:
-    """Of any basis: residuals are large, and batches have more than one group of samples."""
-    rng = np.random.default_rng(1)
-    noise = as_source(rng.normal(size=x.shape).astype("f4") * np.geomspace(3, 1, N)[:, None, None, None])
-    basis = np.linalg.qr(rng.normal(size=(x[0].size, 5)))[0].T.astype("f4")
-    rule = RayleighRitz(basis, rng.normal(size=x[0].size), n_components=3)
-    (product,), report = fold(rule, noise, Whole(SHAPE))
-    assert report.plan.batch_rows > 128
+def test_a_further_pass_over_blocks_is_that_over_whole_samples() -> None:
+    """Of a rough basis: residuals are large, and a batch has more than one group of samples."""
+    rng, shape = np.random.default_rng(1), (40, 9, 10)
+    patterns = rng.normal(size=(5, 3600))
+    samples = 0.3 * rng.normal(size=(N, 5)) * [9, 7, 5, 3, 2] @ patterns + rng.normal(size=(N, 3600))
+    source = as_source(samples.reshape(N, *shape).astype("f4"))
+    basis = np.linalg.qr((patterns + 0.5 * rng.normal(size=patterns.shape)).T)[0].T.astype("f4")
+    rule = RayleighRitz(basis, rng.normal(size=3600), n_components=3)
+    (product,), report = fold(rule, source, Whole(shape), run=Run(threads=1))
+    assert report.plan.batch_rows == N
     expected = refined(product, 3, "f4")
-    found, spread = spread_fold(NextIterate(rule), noise, run=Run(threads=2))
-    assert len(spread.plan.groups) == 2
+    found, spread = spread_fold(NextIterate(rule), source, run=Run(threads=2))
+    assert (len(spread.plan.groups), spread.plan.batch_rows) == (2, N)
     assert found.keys() == expected.keys()
     assert expected["residual_norms"].min() > 0.1 * expected["explained_variance"][0]
     assert 0 < expected["captured_bound"] < 1
     for name in found.keys() - {"components", "directions"}:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-6)
-    for name in ("components", "directions"):
-        np.testing.assert_allclose(found[name], expected[name], atol=1e-6)
+    np.testing.assert_allclose(found["components"], expected["components"], atol=1e-6)
+    # The signs of eigenvectors are arbitrary.
+    np.testing.assert_allclose(np.abs(found["directions"] @ expected["directions"].T), np.eye(5), atol=2e-6)
 
 
 def assert_same_residuals(model: StreamingPCA, other: StreamingPCA) -> None:
@@ -302,16 +305,17 @@ def assert_same_residuals(model: StreamingPCA, other: StreamingPCA) -> None:
     np.testing.assert_allclose(model.residual_norms_ / scale, other.residual_norms_ / scale, atol=2e-6)
 
 
-def test_a_pass_without_variance_in_some_rows(x: np.ndarray) -> None:
-    """Three patterns have no further direction, so that rows are completed."""
-    rng = np.random.default_rng(2)
-    low = np.tensordot(rng.normal(size=(N, 3)), x[:3], 1).astype("f4")
-    model = StreamingPCA(**OPTIONS, n_passes=2).fit(low, run=spread_run(low))
-    assert NOTE in model.fit_report_.note
-    np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(4), atol=1e-5)
-    rows = low.reshape(N, -1) - low.reshape(N, -1).mean(axis=0, dtype=float)
-    values = np.linalg.eigvalsh(rows @ rows.T)[::-1] / (N - 1)
-    np.testing.assert_allclose(model.explained_variance_, values[:4], atol=1e-5 * values[0])
+def test_rows_without_variance_are_completed() -> None:
+    """Two patterns have no third direction."""
+    rng, shape = np.random.default_rng(2), (40, 9, 10)
+    basis = np.linalg.qr(rng.normal(size=(3600, 4)))[0].T
+    source = as_source((rng.normal(size=(N, 2)) @ basis[:2]).reshape(N, *shape))
+    rule = RayleighRitz(basis, np.zeros(3600), n_components=3)
+    found, _ = spread_fold(NextIterate(rule), source, run=Run(threads=2))
+    np.testing.assert_allclose(found["directions"] @ found["directions"].T, np.eye(4), atol=1e-12)
+    expected = refined(fold(rule, source, Whole(shape))[0][0], 3, "f8")
+    np.testing.assert_allclose(found["components"][:2], expected["components"][:2], atol=1e-9)
+    np.testing.assert_allclose(found["explained_variance"], expected["explained_variance"], atol=1e-9)
 
 
 def test_passes_that_do_not_fit_are_refused_before_the_first(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
