@@ -153,6 +153,7 @@ class Rehearsal:
 
     def _work(self, rule: Rule, source: Source, partition: Partition, plan: FoldPlan, g: int, stage: str) -> GroupTask:
         dtype, kept = partition.split_dtype(source.dtype), Checkpoints(self.folder)
+        rule = rule.of_region(source.shape[1:], plan.groups[g].region)
         return GroupTask(
             rule, partition, plan.groups[g], plan.batch_rows, 1, 2**62, source.name, dtype, f"{g}", stage, kept
         )
@@ -177,7 +178,7 @@ class Rehearsal:
             states, _ = work.begin()
             with one_blas_thread():
                 for _, parts in itertools.chain.from_iterable(work.parts(source, run) for run in runs):
-                    states = [rule.update(*both) for both in zip(states, parts, strict=True)]
+                    states = [work.rule.update(*both) for both in zip(states, parts, strict=True)]
             for index, found in zip(group.partitions, finish(work, (states, 0))[0], strict=True):
                 results[index] = found if writer is None else writer.summary(found)
         return results
@@ -311,17 +312,19 @@ def of_independent(parts: Sequence[dict[str, Array]], grid: CellGrid, *, whole: 
     Without ``whole``, components and mean are zeros that take no memory.
     """
     k = min(len(part["components"]) for part in parts)
-    shape = (k, *grid.sample_shape)
     variance = np.sum([part["explained_variance"][:k] for part in parts], axis=0)
     total = np.sum([part["total_variance"] for part in parts], axis=0)
     sums = {"explained_variance": variance, "total_variance": total}
     if not whole:
-        nothing = np.broadcast_to(np.zeros((), parts[0]["components"].dtype), (k, math.prod(shape[1:])))
+        nothing = np.broadcast_to(np.zeros((), parts[0]["components"].dtype), (k, math.prod(grid.sample_shape)))
         mean = np.broadcast_to(np.zeros(()), nothing.shape[1:])
         largest = np.max([np.abs(part["mean"]).max() for part in parts])
         return {**parts[0], "components": nothing, "mean": mean, "mean_largest": largest, **sums}
-    scale = 1 / math.sqrt(len(parts))
-    rows = ((i, (part["components"][:k] * scale)[None]) for i, part in enumerate(parts))
-    components = grid.join(rows, np.empty(shape, parts[0]["components"].dtype)).reshape(k, -1)
-    mean = grid.join(((i, part["mean"][None, None]) for i, part in enumerate(parts)), np.empty((1, *shape[1:])))
-    return {**parts[0], "components": components, "mean": mean.ravel(), **sums}
+    scale, found = 1 / math.sqrt(len(parts)), {**parts[0], **sums}
+    for name in {"components", "directions"} & parts[0].keys():
+        several = [part[name] for part in parts]
+        q = min(map(len, several))
+        rows = ((i, (one[:q] * scale)[None]) for i, one in enumerate(several))
+        found[name] = grid.join(rows, np.empty((q, *grid.sample_shape), several[0].dtype)).reshape(q, -1)
+    mean = grid.join(((i, part["mean"][None, None]) for i, part in enumerate(parts)), np.empty((1, *grid.sample_shape)))
+    return {**found, "mean": mean.ravel()}

@@ -254,7 +254,8 @@ class _SpreadFold:
             box = Whole(tuple(b - a for a, b in group.region))
             dtype, one = box.split_dtype(source.dtype), Group((0,), group.region)
             sizes = (self.plan.batch_rows, 1, self.plan.checkpoint_rows, source.name, dtype)
-            works[i] = GroupTask(self.rule, box, one, *sizes, f"block-{i:06d}", self.stage, kept)
+            rule = self.rule.of_region(source.shape[1:], group.region)
+            works[i] = GroupTask(rule, box, one, *sizes, f"block-{i:06d}", self.stage, kept)
         make = partial(BlockHolder, source=source, n_features=math.prod(source.shape[1:]))
         self._members = [list(works)]
         self._holders: Objects

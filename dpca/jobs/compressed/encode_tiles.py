@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -88,6 +88,11 @@ class MeasureJob:
         """Number of groups of samples."""
         return math.ceil(self.source.shape[0] / GROUP)
 
+    @property
+    def n_units(self) -> int:
+        """Number of tasks."""
+        return self.n_groups * len(self.boxes)
+
     def span(self, group: int) -> tuple[int, int]:
         """Return the first sample of a group, and the one behind the last."""
         return group * GROUP, min((group + 1) * GROUP, self.source.shape[0])
@@ -150,6 +155,25 @@ def measure_jobs(
         yield MeasureJob(source, *named, box, rows, n_spatial, data_range)
 
 
+def measure_job(
+    jobs: Iterable[MeasureJob], tiles: Tiles, run: Run, *, promised: bool, store: TiledCompressed | None = None
+) -> tuple[MeasureJob, int]:
+    """Return the pass with the largest boxes that fit the memory and give each parallel task one, and its task's bytes.
+
+    Raises
+    ------
+    PlanError
+        If not even a tile fits.
+    """
+    budget, n_parallel = run.task_bytes(), run.n_parallel()
+    for job in jobs:
+        need = job.task_bytes(store, tiles, promised=promised)
+        if need <= budget and (job.n_units >= n_parallel or job.box == tiles.tile_shape):
+            break
+    require_memory(f"a tile of {math.prod(tiles.tile_shape):,} attributes", need, budget)
+    return job, need
+
+
 def check_encoding(source: Source, axes: Sequence[str], budget: int, *, promised: bool) -> None:
     """Check that both passes of an encoding fit ``budget`` bytes; only tiles have a second one.
 
@@ -196,11 +220,8 @@ def measure_tiles(
     facts = root_facts(open_written(store))
     named, promised = (store, work.fingerprint, attempt.folder), "max_error" in facts
     low, high = facts["data_range"]
-    for job in measure_jobs(source, stack.tiles, stack.axes, named, (low, high)):
-        need = job.task_bytes(opened, stack.tiles, promised=promised)
-        if need <= run.task_bytes():
-            break
-    require_memory(f"a tile of {math.prod(stack.tiles.tile_shape):,} attributes", need, run.task_bytes())
+    jobs = measure_jobs(source, stack.tiles, stack.axes, named, (low, high))
+    job, _ = measure_job(jobs, stack.tiles, run, promised=promised, store=opened)
     job = replace(job, begin=begin)
     measuring = ShardPass("measure", work, run, str((os.path.basename(attempt.folder), job.box)), BOXES)
     peak = measuring.write(job, itertools.product(range(job.n_groups), range(len(job.boxes))))

@@ -31,6 +31,7 @@ from dpca.jobs.compressed.encode_write import PLAN
 from dpca.jobs.denoising.noise_level import goal_with_noise
 from dpca.jobs.plans.box_trial import try_boxes
 from dpca.jobs.plans.shard_plan import choose_tiles, plan_shards
+from dpca.jobs.plans.tile_trial import MeasuringPass, try_measuring
 from dpca.jobs.plans.timing import fewest_seconds, line
 from dpca.jobs.plans.tried import TriedInput, TriedStage
 from dpca.jobs.scores import box_write, score_write
@@ -216,15 +217,14 @@ class _Tried(TriedInput):
         if isinstance(self.given, Reader):
             yield self.ingested(self.given)
         else:
-            if self.settings.goal is not None:
-                run = Run(memory=self.workers.budget)
-                tiles = choose_tiles(as_source(self.given), self.given.axes, self.settings, run)
-                self.given = self.given if tiles is None else TiledStack.of(self.given, tiles)
             self.source, self.axes = as_source(self.given), self.given.axes
             if self.given.data_range is None:
                 with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
-                    self.given = replace(self.given, data_range=spanned_range(self.source, Run()))
+                    self.data_range = spanned_range(self.source, Run())
+                self.given = replace(self.given, data_range=self.data_range)
                 yield TriedStage("range", self.decoded, 0.0, tuple(rehearsal.costs))
+        if self.settings.goal is not None:
+            self._divide()
         if NOISE_SHARE in (self.settings.goal or {}):
             yield self._estimate_noise()
         if self.settings.choose_cells:
@@ -232,6 +232,18 @@ class _Tried(TriedInput):
         keep_freed_memory()  # as workers do
         yield self._fit()
         yield self._scores() if self.settings.goal is None else self._encode()
+
+    def _divide(self) -> None:
+        """Divide large samples into tiles, as the job does."""
+        tiles = choose_tiles(self.source, self.axes, self.settings, Run(memory=self.workers.budget))
+        if tiles is None:
+            return
+        self.source = TiledSource(self.source, tiles)
+        if isinstance(self.given, Stack):
+            self.given = TiledStack.of(self.given, tiles)
+        else:
+            self.data_range = self.few[-1].data_range
+            self.few = self._of_source()
 
     def _estimate_noise(self) -> TriedStage:
         model = Denoiser() if self.settings.noise is None else clone(self.settings.noise)
@@ -311,21 +323,29 @@ class _Tried(TriedInput):
         reached = time.process_time() - began
         self.bytes_written = trials.stored_bytes(found)
 
+        def write(some: Stack, space: Workspace) -> Checkpoints:
+            kept = Checkpoints(str(space.scratch))
+            kept.save(PLAN, found.arrays, found.settings)
+            facts = stated_facts(some, grid, goal)
+            # A few samples may miss a mean goal. A goal of every sample affects the time, so it is kept.
+            own = goal if goal.every_sample else None
+            write_planned(some, self.fitted, space, kept, own, facts, Run())
+            return kept
+
         def work(some: Stack, target: Path) -> None:
             with Workspace(target, kind=COMPRESSED, fingerprint=str(COMPRESSED_VERSION)) as space:
-                kept = Checkpoints(str(space.scratch))
-                kept.save(PLAN, found.arrays, found.settings)
-                facts = stated_facts(some, grid, goal)
-                # A few samples may miss a mean goal. A goal of every sample affects the time, so it is kept.
-                own = goal if goal.every_sample else None
-                write_planned(some, self.fitted, space, kept, own, facts, Run())
+                write(some, space)
 
-        spent = fewest_seconds(self.few, work, self.folder / "codes")
-        alone, each = line([some.n_samples for some in self.few], spent)
+        alone, each = line([some.n_samples for some in self.few], fewest_seconds(self.few, work, self.folder / "codes"))
         form = form_of(self.source, plain=not len(found.cell))
         memory = EncodeMemory(self.source, form, len(found.cell), goal.has_residual, found.basis.size)
         need = memory.task_bytes(memory.decoded_at_once(self.workers.budget))
-        return TriedStage("encode", self.decoded, reached + alone, (), n, form.shard_rows, each, need)
+        measuring = None
+        if isinstance(self.source, TiledSource):
+            seconds = try_measuring(stack, write, self.folder)
+            measuring = MeasuringPass(self.source, self.axes, goal.has_residual, seconds)
+        spent = reached + alone
+        return TriedStage("encode", self.decoded, spent, (), n, form.shard_rows, each, need, second_pass=measuring)
 
     @cached_property
     def _goal(self) -> Goal:

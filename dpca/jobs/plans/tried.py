@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,16 +46,25 @@ class TriedStage:
     task_bytes: int = 0
     here: bool = False
     """Whether the work is done in this process. Its peak memory is then measured, not planned."""
+    second_pass: Callable[[Workers], tuple[float, int]] | None = None
+    """Returns the seconds of a pass that follows, and the bytes of one of its tasks."""
 
     def planned(self, workers: Workers) -> StagePlan:
         """Return the plan of the stage for some workers."""
-        seconds = self.alone + sum(fold.seconds(workers) for fold in self.folds)
+        seconds, task = self.alone + sum(fold.seconds(workers) for fold in self.folds), self.task_bytes
         if self.samples:
-            tasks = math.ceil(self.samples / self.shard)
-            turns, busy = math.ceil(tasks / workers.n) / tasks, min(tasks, workers.n)
-            seconds += self.samples * self.each * turns * max(1, busy / workers.cores)
-        task = max([self.task_bytes, *(fold.planned(workers).task_bytes for fold in self.folds)])
+            seconds += pass_seconds(self.samples * self.each, math.ceil(self.samples / self.shard), workers)
+        if self.second_pass is not None:
+            further, need = self.second_pass(workers)
+            seconds, task = seconds + further, max(task, need)
+        task = max([task, *(fold.planned(workers).task_bytes for fold in self.folds)])
         return StagePlan(seconds, self.bytes, peak_resident_bytes() if self.here else task + AT_START + _COMPILED)
+
+
+def pass_seconds(spent: float, tasks: int, workers: Workers) -> float:
+    """Return the seconds of a pass that takes ``spent`` processor seconds in equal tasks."""
+    turns, busy = math.ceil(tasks / workers.n) / tasks, min(tasks, workers.n)
+    return spent * turns * max(1, busy / workers.cores)
 
 
 class TriedInput:
@@ -85,7 +94,7 @@ class TriedInput:
         shard_bytes: int | None = None,
     ) -> None:
         self.given, self.reading, self.workers, self.folder = given, reading, workers, folder
-        self.shard_bytes = shard_bytes
+        self.shard_bytes, self.data_range = shard_bytes, given.data_range
 
     def cell_shape(self, axes: Sequence[str]) -> tuple[int, ...] | None:
         """Return the cells of an ingested stack, from the names of the axes of a sample."""
@@ -99,6 +108,9 @@ class TriedInput:
     @cached_property
     def few(self) -> list[Stack]:
         """Some samples of the source, as stacks."""
+        return self._of_source()
+
+    def _of_source(self) -> list[Stack]:
         return [self._some(part) for part in self._parts(self.source.shape[0], self.decoded)]
 
     def _parts(self, n: int, size: int) -> list[int]:
@@ -111,9 +123,8 @@ class TriedInput:
         name = self.folder / f"few {count}"
         run = min(RUN, count)
         np.save(name.with_suffix(".npy"), spread_runs(self.source, count, run)[:count])
-        bounds = self.given.data_range
         cells, axes = self.cell_shape(self.axes[1:]), self.axes[1:]
-        reading = ReadOptions(data_range=bounds)
+        reading = ReadOptions(data_range=self.data_range)
         return ingest(name.with_suffix(".npy"), name.with_suffix(".zarr"), cell_shape=cells, axes=axes, reading=reading)
 
     def ingested(self, reader: Reader) -> TriedStage:

@@ -113,14 +113,14 @@ class Passes:
         return results
 
     def spread(
-        self, rule: Any, *, stage: str, result_so_far: Make, store: StoreOfBlocks | None = None
+        self, rule: Any, *, stage: str, result_so_far: Make | None = None, store: StoreOfBlocks | None = None
     ) -> dict[str, Any]:
         """Fold a rule over whole samples, with its state spread over blocks of attributes; see `over`.
 
         ``result_so_far`` receives a list of one result. Blocks write their components to the ``store``, if given.
         """
         self.count += 1
-        run, callback = self.run.below(f"{stage}-spread"), self._callback(result_so_far)
+        run, callback = self.run.below(f"{stage.replace(' ', '-')}-spread"), self._callback(result_so_far)
         result, report = spread_fold(rule, self.source, run=run, stage=stage, callback=callback, store=store)
         if self.count == 1:
             self.report = report

@@ -68,10 +68,9 @@ def spread_rule(rule: Any, model: Any, n_parallel: int, refusal: PlanError) -> A
         raise (
             refusal if _name(rule) == StreamingCovariance.__name__ else PlanError(f"{refusal}, or a smaller batch_size")
         )
-    if model.n_passes > 1 or model.execution not in ("auto", "chain"):
+    if model.execution not in ("auto", "chain"):
         raise PlanError(
-            f"{refusal}, or a smaller batch_size, or leave out n_passes and execution, so that the basis is spread "
-            "over workers"
+            f"{refusal}, or a smaller batch_size, or leave out execution, so that the basis is spread over workers"
         )
     if n_parallel < 2:
         raise PlanError(f"{refusal}, or a smaller batch_size, or more workers or threads")

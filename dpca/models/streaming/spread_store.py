@@ -34,7 +34,7 @@ class SpreadStore:
     def needed(cls, rule: Any, source: Source, run: Run, n_components: int) -> SpreadStore | None:
         """Return it if the components are large, or memory is small; None if they remain in memory.
 
-        They do so with a state to continue from, which this process holds as well.
+        They do so with a state to continue from, or directions for a further pass, which this process holds as well.
         """
         if not set(rule.results_by_attribute) <= {"components", "mean"}:
             return None

@@ -44,6 +44,7 @@ from dpca.models.linear.solver_problem import SolverProblem
 from dpca.models.linear.weighted import weighted_mean, weighted_rows
 from dpca.models.linear.with_variables import WithVariables
 from dpca.models.streaming.execution import executed, spread_rule
+from dpca.models.streaming.further_passes import further_pass, plan_further
 from dpca.models.streaming.spread_store import SpreadStore
 from dpca.models.streaming.streamed_model import CERTIFICATE, StreamedModel
 from dpca.models.streaming.streaming_methods import (
@@ -62,8 +63,6 @@ from dpca.representation.linear import LinearRepresentation
 from dpca.rules.base.basis import StreamingRule
 from dpca.rules.base.keeping import Keeping, pop_state
 from dpca.rules.base.watched import moved
-from dpca.rules.covariance.covariance_product import refinement
-from dpca.rules.covariance.measured import refined
 from dpca.rules.gaps.online import OnlineEM
 from dpca.rules.incremental.incremental_svd import IncrementalSVD
 from dpca.storage.errors import DataError
@@ -85,8 +84,7 @@ class StreamingPCA(StreamingParameters, WithVariables, WithGaps, StreamedModel):
         Variances along the components (divisor n - 1), as the rule estimates them. If ``n_passes`` > 1, they are
         measured for the components before the last multiplication, and for "incremental-svd" half a step further, see
         `dpca.rules.covariance.measured.refined`. Then no variance exceeds its eigenvalue, and their sum does not
-        exceed the
-        captured variance.
+        exceed the captured variance.
     method_ : str
         Name of the update rule. "dual" if the basis of an exact method does not fit into the memory of a task, but the
         Gram matrix of at most 4,096 samples does. Then `PCA` with this solver computes the same.
@@ -112,9 +110,9 @@ class StreamingPCA(StreamingParameters, WithVariables, WithGaps, StreamedModel):
     2 q rows of d and one batch; n d^2 for "covariance", 8 d^2 bytes and a batch.
     {where}
 
-    If the basis of "incremental-svd" does not fit into a task, it is spread over all tasks by blocks of attributes, in
-    one pass. Each task then needs its share of this memory. The result is the same up to
-    rounding error.
+    If the basis of "incremental-svd", or its product of a further pass, does not fit into a task, it is spread over
+    all tasks by blocks of attributes. Each task then needs its share of this memory. The result is the same up to
+    rounding error. With ``n_passes`` > 1, your process holds all q directions.
 
     A fit that has not converged gives a `ConvergenceWarning`: if ``variance_moved_`` is more than 2 % and, for
     "incremental-svd", ``captured_bound_`` is below 0.9.
@@ -153,6 +151,8 @@ class StreamingPCA(StreamingParameters, WithVariables, WithGaps, StreamedModel):
             self._check_keep_state(method, math.prod(shape), source.dtype, seed)
             rule = replace(rule, rule=Keeping(rule.rule))
         work, scheme = executed(rule, self, run)
+        if self.n_passes > 1:
+            plan_further(work, first)
         if rule.random_order and not source.in_process and not self.shuffle:
             other = "PCA" if allows_gaps(self) else "method='incremental-svd'"
             warnings.warn(
@@ -190,12 +190,10 @@ class StreamingPCA(StreamingParameters, WithVariables, WithGaps, StreamedModel):
         self.fit_report_ = first.report
         for turn in range(1, self.n_passes):
             before, stage = self.components_, f"pass {turn + 1}"
-            refine = refinement(found, before, found["mean"], center)
             further = Passes(source, run, callbacks=callbacks, set_fitted=_as_it_is)
             further.report = first.report
             further.show(None)
-            (found,) = further.over(whole, refine, stage=stage)
-            found = refined(found, before)
+            found = further_pass(further, found, before, stage, center=center)
             set_results(found | known, stage, shape, source.shape[0], partial(values, source.shape[0]), before)
         if advice := not_converged_message(self.method_, self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
@@ -323,6 +321,8 @@ class StreamingPCA(StreamingParameters, WithVariables, WithGaps, StreamedModel):
                 work = spread_rule(work, self, run.n_parallel(), error)
                 store = SpreadStore.needed(work, stream, run, int(self.n_components))
                 plan_spread(work, stream, run, stored=store is not None)
+        if self.n_passes > 1:
+            plan_further(work, Passes(source, run))
         basis, known = self._basis_to_be(source, int(self.n_components))
         return self._planned_basis(basis), known
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import scipy.linalg
 
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.state import ALL, AttributeBlocks
+from dpca.rules.base.turning import complete, length
 
 # Columns of one float64 product: rows of float32 are converted one block at a time.
 _BLOCK_COLUMNS = 4096
@@ -15,7 +18,7 @@ _BLOCK_COLUMNS = 4096
 _NEAREST = 1e-4
 
 
-def orthonormalize(rows: Array) -> Array:
+def orthonormalize(rows: Array, over: AttributeBlocks = ALL) -> Array:
     """Return orthonormal rows. For every j, the first j rows span the same space as the first j given rows.
 
     Cholesky QR of the rows scaled to unit length, with the Gram matrix and the triangular inverse in float64
@@ -27,16 +30,21 @@ def orthonormalize(rows: Array) -> Array:
     ----------
     rows : array (k, d), k <= d, float32 or float64
         Finite. Not changed.
+    over : AttributeBlocks
+        The blocks of attributes of ``rows``. Of several blocks, rows are orthogonalized one after the other instead of
+        by Householder QR.
 
     Returns
     -------
     array (k, d) of the same dtype. Costs O(k^2 d).
     """
-    found = _cholesky_qr(rows)
+    found = _cholesky_qr(rows, over)
     if found is not None and rows.dtype == np.float64:
         # The Gram matrix squares the condition number, so that float64 needs a second step.
-        found = _cholesky_qr(found)
-    return _householder_qr(rows) if found is None else found
+        found = _cholesky_qr(found, over)
+    if found is None:
+        return _householder_qr(rows) if over.alone else _gram_schmidt(rows, over)
+    return found
 
 
 def gram(rows: Array, other: Array | None = None, over: AttributeBlocks = ALL) -> Array:
@@ -48,8 +56,18 @@ def gram(rows: Array, other: Array | None = None, over: AttributeBlocks = ALL) -
     return over.summed(total)[0]
 
 
-def _cholesky_qr(rows: Array) -> Array | None:
-    products = gram(rows)
+def _cholesky_qr(rows: Array, over: AttributeBlocks) -> Array | None:
+    inverse = over.once(partial(_inverse_factor, gram(rows, over=over)))
+    if inverse is None:
+        return None
+    out = np.empty_like(rows)
+    for columns in blocks(rows.shape[1], _BLOCK_COLUMNS):
+        out[:, columns] = inverse @ rows[:, columns].astype(np.float64, copy=False)
+    return out
+
+
+def _inverse_factor(products: Array) -> Array | None:
+    """Return the inverse of the Cholesky factor of a Gram matrix, None if rows are nearly dependent."""
     norms = np.sqrt(products.diagonal())
     if not (norms > 0).all() or not np.isfinite(norms).all():
         return None
@@ -57,10 +75,25 @@ def _cholesky_qr(rows: Array) -> Array | None:
     lower, failed = scipy.linalg.lapack.dpotrf(products / np.outer(norms, norms), lower=True)
     if failed or lower.diagonal().min() < _NEAREST:
         return None
-    inverse, _ = scipy.linalg.lapack.dtrtrs(lower, np.diag(1 / norms), lower=True)
-    out = np.empty_like(rows)
-    for columns in blocks(rows.shape[1], _BLOCK_COLUMNS):
-        out[:, columns] = inverse @ rows[:, columns].astype(np.float64, copy=False)
+    inverse: Array = scipy.linalg.lapack.dtrtrs(lower, np.diag(1 / norms), lower=True)[0]
+    return inverse
+
+
+def _gram_schmidt(rows: Array, over: AttributeBlocks) -> Array:
+    """Orthogonalize each row twice against the previous ones; complete the basis where nothing remains of a row."""
+    out = rows.copy()
+    for i in range(len(out)):
+        own, above = out[i], out[:i]
+        given = length(own, over)
+        for _ in range(2):
+            own -= (over.summed(above @ own)[0] @ above).astype(out.dtype)
+        remains = length(own, over)
+        if remains > given * len(rows) * float(np.finfo(out.dtype).eps):
+            own /= remains
+            own -= (over.summed(above @ own)[0] @ above).astype(out.dtype)
+            own /= length(own, over)
+        else:
+            complete(out, i, over)
     return out
 
 

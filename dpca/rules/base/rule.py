@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, Region
 from dpca.rules.base.options import check_options
 from dpca.rules.base.state import ALL, AttributeBlocks, State, StateLayout
 
@@ -47,8 +47,6 @@ class Rule(ABC):
     spreadable: ClassVar[bool] = False
     #: Names of the arrays of a spreadable state with attributes along the last axis.
     by_attribute: ClassVar[Sequence[str]] = ()
-    #: Names of the results of a spreadable rule with attributes along the last axis.
-    results_by_attribute: ClassVar[Sequence[str]] = ("components", "mean")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -79,6 +77,11 @@ class Rule(ABC):
         layout = self._layout(1, np.float32)
         arrays = {name: array for name, array in state.arrays.items() if name in layout}
         return State(arrays, {name: count for name, count in state.counts.items() if name in self.counts}, state.blocks)
+
+    @property
+    def results_by_attribute(self) -> Sequence[str]:
+        """Names of the results of a spreadable rule with attributes along the last axis."""
+        return ("components", "mean")
 
     def arrays_by_attribute(self) -> list[str]:
         """Return the names of the arrays of a state with attributes along the last axis."""
@@ -153,6 +156,10 @@ class Rule(ABC):
 
     def of_part(self, part: int) -> Rule:
         """Return the rule that starts the state of a part. Only rules with parameters of each part differ."""
+        return self
+
+    def of_region(self, sample_shape: Sequence[int], region: Region) -> Rule:
+        """Return the rule of a block of attributes. Only rules with parameters of each attribute differ."""
         return self
 
     def extrapolate(self, state: State, n_samples: int) -> None:  # noqa: B027 - most rules cost the same at any time
@@ -235,6 +242,11 @@ class Wrapper:
     def of_part(self, part: int) -> Wrapper:
         """Return the wrapper of the rule of a part."""
         inner = self.rule.of_part(part)
+        return self if inner is self.rule else replace(self, rule=inner)
+
+    def of_region(self, sample_shape: Sequence[int], region: Region) -> Wrapper:
+        """Return the wrapper of the rule of a block of attributes."""
+        inner = self.rule.of_region(sample_shape, region)
         return self if inner is self.rule else replace(self, rule=inner)
 
     def finish_all(self, states: Iterable[State]) -> Iterator[dict[str, Array]]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
@@ -13,7 +16,7 @@ from numpy.typing import DTypeLike
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.rounding import eigen_error, unit_roundoff
-from dpca.kernels.algebra.types import Array, blocks
+from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.rules.base.orthonormal import gram
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State, StateLayout
@@ -60,6 +63,14 @@ class CovarianceProduct(Rule):
 
     mergeable = True
     least_samples = 2
+    by_attribute: ClassVar[Sequence[str]] = ("image", "sum")
+
+    def of_region(self, sample_shape: Sequence[int], region: Region) -> CovarianceProduct:
+        """Return the rule for the attributes of a region of samples."""
+        box, rows = tuple(slice(a, b) for a, b in region), len(self.components)
+        components = self.components.reshape(rows, *sample_shape)[(slice(None), *box)]
+        mean = self.mean.reshape(sample_shape)[box].ravel()
+        return replace(self, components=np.ascontiguousarray(components.reshape(rows, -1)), mean=mean)
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         image = (len(self.components), n_features)
@@ -71,6 +82,7 @@ class CovarianceProduct(Rule):
         dtype = working_dtype(batch.dtype)
         # BLAS rounds differently for arrays in Fortran order and for unaligned ones, which may arrive on workers.
         mean, components = self.mean.astype(dtype), np.require(self.components, dtype, ["C", "A"])
+        over = state.blocks
         for block in (batch[rows] for rows in blocks(len(batch), BLOCK_ROWS)):
             y, ones, squares = np.zeros((len(block), len(components)), dtype), np.ones(len(block), dtype), 0.0
             groups = self._groups(len(block))
@@ -82,12 +94,14 @@ class CovarianceProduct(Rule):
                 squares += float(np.einsum("ij,ij->i", x, x, dtype=dtype).sum(dtype=np.float64))
                 for rows, products in groups:
                     products += x[rows] @ x[rows].T
+            y, total, *sums = over.summed(y.astype(np.float64), np.asarray(squares), *(sums for _, sums in groups))
+            y, squares = y.astype(dtype), float(total)
             for columns in blocks(batch.shape[1], COLUMNS):
                 state.arrays["image"][:, columns] += y.T @ self._centered(block[:, columns], mean[columns])
             state.arrays["squares"] += squares
             state.arrays["rounding"] += unit_roundoff(dtype) * squares
             state.counts["n_samples"] += len(block)
-            for rows, products in groups:
+            for (rows, _), products in zip(groups, sums, strict=True):
                 self._bound_outside(state, products, y[rows])
 
     def _groups(self, n: int) -> list[tuple[slice, Array]]:
@@ -111,8 +125,9 @@ class CovarianceProduct(Rule):
         squares = float(state.arrays["squares"])
         mean = np.array(self.mean)
         if self.center:
-            image -= np.outer(self.components.astype(np.float64) @ total, total / n)
-            squares -= float(total @ total) / n
+            along, own = state.blocks.summed(self.components.astype(np.float64) @ total, np.asarray(total @ total))
+            image -= np.outer(along, total / n)
+            squares -= float(own) / n
             mean += total / n
         image /= n - 1
         return mean, image, max(squares / (n - 1), 0.0)
@@ -217,6 +232,13 @@ class RayleighRitz(CovarianceProduct):
                 f"{len(self.components)}"
             )
 
+    spreadable: ClassVar[bool] = True
+
+    @property
+    def results_by_attribute(self) -> Sequence[str]:
+        """Names of the results with attributes along the last axis."""
+        return ("components", "mean", "product")
+
     def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {**super()._layout(n_features, dtype), "outside": ((), float)}
 
@@ -226,27 +248,29 @@ class RayleighRitz(CovarianceProduct):
 
     def _bound_outside(self, state: State, products: Array, y: Array) -> None:
         trace, size = float(np.trace(products)), math.sqrt(float(np.vdot(products, products)))
-        mapped, _, squared = relative_errors(self.components.shape[1], len(products), unit_roundoff(y.dtype))
+        over = state.blocks
+        d = over.whole(self.components.shape[1])
+        mapped, _, squared = relative_errors(d, len(products), unit_roundoff(y.dtype))
         off = mapped * math.sqrt(len(self.components))
         y = y.astype(np.float64)
         last = len(products) - 1
-        (largest,) = scipy.linalg.eigvalsh(products - y @ y.T, subset_by_index=[last, last])
+        (largest,) = over.once(partial(scipy.linalg.eigvalsh, products - y @ y.T, subset_by_index=[last, last]))
         rounding = squared * trace + (2 * math.sqrt(size * trace) + off * trace) * off
         state.arrays["outside"] += max(float(largest), 0.0) + rounding + eigen_error(last + 1, trace)
 
     def _finish(self, state: State) -> dict[str, Array]:
-        n, k = state.counts["n_samples"], self.n_components
+        n, k, over = state.counts["n_samples"], self.n_components, state.blocks
         given, pass_errors = self.components.astype(np.float64), PassErrors.of(state, self.components)
         seen = float(state.arrays["outside"]) / (n - 1)
         mean, product, total = self._product(state)
         # Orthonormalize the rows in float64, because they are only orthonormal in float32. Transform the products, too.
-        lower = np.linalg.cholesky(gram(given))
+        lower = over.once(partial(np.linalg.cholesky, gram(given, over=over)))
         skew = float(np.linalg.norm(lower @ lower.T - np.eye(len(given))))
         given, product = (scipy.linalg.solve_triangular(lower, rows, lower=True) for rows in (given, product))
-        values, rows, product, turn = rayleigh_ritz(given, product)
-        inner = gram(product, rows)
+        values, rows, product, turn = rayleigh_ritz(given, product, over)
+        inner = gram(product, rows, over)
         residual = product - inner @ rows
-        products = gram(residual)
+        products = gram(residual, over=over)
         squares, turn_root = scipy.linalg.eigh(products)
         root = (turn_root * np.sqrt(np.maximum(squares, 0))) @ turn_root.T
         total = max(total, float(values.sum()))
@@ -271,6 +295,11 @@ class RayleighRitz(CovarianceProduct):
             "outside": np.asarray(outside),
             "left": np.asarray(left),
         }
+
+    def summed_bytes(self, n_rows: int, n_features: int) -> int:
+        """Return the bytes of sums over blocks of attributes: products with the basis, and those within groups."""
+        q, n = len(self.components), min(n_rows, BLOCK_ROWS)
+        return 8 * max(n * (q + _GROUP), q * q)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""

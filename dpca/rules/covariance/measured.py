@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
 
-from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.rounding import gamma, unit_roundoff
 from dpca.kernels.algebra.types import Array
 from dpca.rules.base.orthonormal import gram, orthonormalize
-from dpca.rules.base.state import State
+from dpca.rules.base.rule import Wrapper
+from dpca.rules.base.state import ALL, AttributeBlocks, State
+from dpca.rules.base.turning import fix_signs
 from dpca.rules.certificates import certificate
 from dpca.rules.incremental.nystrom import COLUMNS
 
@@ -27,7 +31,7 @@ _MEASURED = ("product", "inner", "root", "projected", "added", "shifted", "left"
 _SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 
-def refined(found: dict[str, Array], like: Array) -> dict[str, Array]:
+def refined(found: dict[str, Array], k: int, dtype: DTypeLike, over: AttributeBlocks = ALL) -> dict[str, Array]:
     """Return the components of the next iterate, from the result of `RayleighRitz`.
 
     A result of `Refinement` already has them and is returned as it is.
@@ -39,8 +43,12 @@ def refined(found: dict[str, Array], like: Array) -> dict[str, Array]:
 
     Parameters
     ----------
-    like : array (k, d)
-        Its shape and dtype are those of the components.
+    k : int
+        Number of components.
+    dtype : dtype
+        That of the components.
+    over : AttributeBlocks
+        The blocks of attributes of the result.
 
     Returns
     -------
@@ -50,22 +58,49 @@ def refined(found: dict[str, Array], like: Array) -> dict[str, Array]:
     """
     if "product" not in found:
         return found
-    k, values = len(like), found["explained_variance"]
-    better, rows, turn = half_step(values, found["components"], found["product"])
-    bound = _refined_bound(found, turn, better, k, like.dtype) if len(turn) else measured_bound(found, k, like.dtype)
+    values = found["explained_variance"]
+    better, rows, turn = half_step(values, found["components"], found["product"], over)
+    bound = _refined_bound(found, turn, better, k, dtype) if len(turn) else measured_bound(found, k, dtype)
+    components = rows[:k].astype(dtype)
+    fix_signs(components, over)
     kept = {name: array for name, array in found.items() if name not in _MEASURED}
     return {
         **kept,
         "explained_variance": better[:k],
         "residual_norms": found["residual_norms"][:k],
-        "components": linalg.fix_signs(rows[:k].astype(like.dtype)),
-        "directions": rows.astype(like.dtype),
+        "components": components,
+        "directions": rows.astype(dtype),
         "outside": np.asarray(math.inf),
         "captured_bound": np.asarray(bound),
     }
 
 
-def half_step(values: Array, rows: Array, product: Array) -> tuple[Array, Array, Array]:
+@dataclass(frozen=True)
+class NextIterate(Wrapper):
+    """`RayleighRitz` with the result of `refined`, so that blocks of attributes return no products.
+
+    Parameters
+    ----------
+    rule : RayleighRitz
+    """
+
+    @property
+    def results_by_attribute(self) -> Sequence[str]:
+        """Names of the results with attributes along the last axis."""
+        return ("components", "mean", "directions")
+
+    def finish(self, state: State) -> dict[str, Array]:
+        """Return the next iterate."""
+        blocks = state.blocks
+        return refined(self.rule.finish(state), self.rule.n_components, self.rule.components.dtype, blocks)
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes of a result."""
+        q, k, itemsize = len(self.rule.components), self.rule.n_components, self.rule.components.dtype.itemsize
+        return n_features * ((q + k) * itemsize + 8) + 16 * q
+
+
+def half_step(values: Array, rows: Array, product: Array, over: AttributeBlocks = ALL) -> tuple[Array, Array, Array]:
     """Make the step of `refined`, and return the new values (q,), rows (q, d), and the rotation ``turn`` (q', q').
 
     The first q' rows are the normalized turn V C, for the q' leading Ritz vectors V with positive variance. ``values``
@@ -78,11 +113,11 @@ def half_step(values: Array, rows: Array, product: Array) -> tuple[Array, Array,
     roots = np.sqrt(values[:known])
     scaled = product[:known]
     scaled /= roots[:, None]
-    squares, turn = scipy.linalg.eigh(gram(scaled))
+    squares, turn = over.once(partial(scipy.linalg.eigh, gram(scaled, over=over)))
     better[:known] = np.maximum(squares[::-1], 0)
     turned = turn[:, ::-1].T @ scaled
     # Rows without variance do not change.
-    rows = orthonormalize(turned if known == len(values) else np.concatenate([turned, rows])[: len(values)])
+    rows = orthonormalize(turned if known == len(values) else np.concatenate([turned, rows])[: len(values)], over)
     return better, rows, turn[:, ::-1].T / roots
 
 
@@ -109,12 +144,12 @@ def _refined_bound(found: dict[str, Array], turn: Array, better: Array, k: int, 
     return certificate.share(captured, certificate.moved(missed + (k - j) * above, largest, distance))
 
 
-def rayleigh_ritz(given: Array, product: Array) -> tuple[Array, Array, Array, Array]:
+def rayleigh_ritz(given: Array, product: Array, over: AttributeBlocks = ALL) -> tuple[Array, Array, Array, Array]:
     """Return the Ritz values of orthonormal rows, descending, the Ritz vectors, and their products with the covariance.
 
     The last result is the rotation of the rows to the Ritz vectors.
     """
-    values, turn = scipy.linalg.eigh(given @ product.T)
+    values, turn = over.once(partial(scipy.linalg.eigh, *over.summed(given @ product.T)))
     values, turn = np.maximum(values[::-1], 0), turn[:, ::-1].T
     return values, turn @ given, turn @ product, turn
 
@@ -133,14 +168,15 @@ class PassErrors(NamedTuple):
     def of(cls, state: State, components: Array) -> PassErrors:
         """Return the error bounds for the state of a `CovarianceProduct` before ``finish``, and its rows."""
         n, image, squares = state.counts["n_samples"], state.arrays["image"], float(state.arrays["squares"])
-        d, total = image.shape[1], state.arrays["sum"]
+        over, total = state.blocks, state.arrays["sum"]
+        d = over.whole(image.shape[1])
         u = float(state.arrays["rounding"]) / squares if squares else 0.0
         exact = gamma(n + d + 8, unit_roundoff(np.float64))
         mapped, added, squared = (error + exact for error in relative_errors(d, n, u))
         floor = n * d * _SMALLEST_NORMAL if squares else 0.0
         spread = (squares * (1 + squared) + floor) / (n - 1)
-        root, shifted = math.sqrt(spread), float(total @ total) / (n * (n - 1))
-        along = np.einsum("ij,ij->i", image, components, dtype=np.float64) / (n - 1)
+        along, own = over.summed(np.einsum("ij,ij->i", image, components, dtype=np.float64), np.asarray(total @ total))
+        root, shifted, along = math.sqrt(spread), float(own) / (n * (n - 1)), along / (n - 1)
         lengths = np.sqrt(np.maximum(along, 0) + 2 * (mapped + added) * spread)
         centered = (2 * math.sqrt(shifted) + added * root) * added * root + floor
         rows = certificate.Errors(np.full(len(lengths), mapped * root), added * root * lengths + centered, shifted)

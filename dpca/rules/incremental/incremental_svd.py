@@ -102,6 +102,11 @@ class IncrementalSVD(StreamingRule):
     spreadable = True
     by_attribute = _LARGE
 
+    @property
+    def results_by_attribute(self) -> tuple[str, ...]:
+        """Names of the results with attributes along the last axis."""
+        return ("components", "mean", "directions") if self.wide else ("components", "mean")
+
     def _kept(self, n_features: int) -> int:
         return min(self.rank(n_features) + self.oversampling, n_features)
 

@@ -3,10 +3,10 @@
     python tests/benchmarks/speed/spread_speed.py
 
 Incremental SVD of 50 components with all its certificates, by blocks of attributes on two workers, and as a chain on
-one. Samples are float32 volumes in chunks of a slab each. Time is that of the critical path in processor seconds: the
-busiest worker and this process, which holds the scheduler and adds the sums. Memory is the growth of a worker's peak.
-The ratios hardly depend on the number of attributes. ``--attributes 16777216 --samples 2000`` is the stack for which
-they were asked; one worker then needs 45 GB.
+one. Samples are volumes in chunks of a slab each, float32 unless ``--dtype uint8`` is given. Time is that of the
+critical path in processor seconds: the busiest worker and this process, which holds the scheduler and adds the sums.
+Memory is the growth of a worker's peak. The ratios hardly depend on the number of attributes.
+``--attributes 16777216 --samples 2000`` is the stack for which they were asked; one worker then needs 45 GB.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from tests.engine.folds.worker_memory import forget_peak, status
 _K, _BATCH, _SLABS = 50, 100, 16
 
 
-def stack(folder: Path, n: int, d: int) -> str:
+def stack(folder: Path, n: int, d: int, dtype: str) -> str:
     """Write volumes of d attributes: twenty patterns and noise, in batches and slabs."""
     path, side = str(folder / "volumes.zarr"), d // _SLABS
-    out = zarr.create_array(path, shape=(n, _SLABS, side), chunks=(min(10, n), 1, side), dtype="float32")
+    out = zarr.create_array(path, shape=(n, _SLABS, side), chunks=(min(10, n), 1, side), dtype=dtype)
     for slab in range(_SLABS):
         rng = np.random.default_rng(slab)
         patterns = rng.standard_normal((20, side), np.float32)
@@ -50,7 +50,10 @@ def stack(folder: Path, n: int, d: int) -> str:
             weights = np.random.default_rng([n, first]).standard_normal((min(10, n - first), 20), np.float32)
             weights *= np.geomspace(8, 0.5, 20, dtype=np.float32)
             noise = rng.standard_normal((len(weights), side), np.float32)
-            out[first : first + len(weights), slab] = 3 + weights @ patterns + 0.5 * noise
+            values = 3 + weights @ patterns + 0.5 * noise
+            if dtype == "uint8":
+                np.clip(4 * values + 128, 0, 255, out=values)
+            out[first : first + len(weights), slab] = values.astype(dtype)
     return path
 
 
@@ -76,7 +79,7 @@ def compared_sides(path: str, rounds: int, one: Any, two: Any) -> Iterator[Line]
         "spread": (two, lambda: spread_fold(rule, source, run=Run(client=two))),
     }
     found = [{name: measured(*side) for name, side in sides.items()} for _ in range(rounds)]
-    where = f"{n} float32 volumes of {shape[0] * shape[1]:,} attributes, {k} components"
+    where = f"{n} {source.dtype} volumes of {shape[0] * shape[1]:,} attributes, {k} components"
     for i, (name, unit, asked) in enumerate((("time", "CPU s", 0.65), ("memory", "bytes", 0.55))):
         values = [{side: each[side][i] for side in sides} for each in found]
         yield at_most(
@@ -84,10 +87,11 @@ def compared_sides(path: str, rounds: int, one: Any, two: Any) -> Iterator[Line]
         )
 
 
-def lines(inputs: Inputs, n: int = 400, d: int = 2**20) -> Iterator[Line]:
+def lines(inputs: Inputs, n: int = 400, d: int = 2**20, dtype: str = "float32") -> Iterator[Line]:
     """Measure both sides in turn."""
     n, d = (40, 2**12) if inputs.quick else (n, d)
-    path, small = (stack(inputs.folder / name, *size) for name, size in (("large", (n, d)), ("small", (40, 2**12))))
+    sizes = (("large", (n, d)), ("small", (40, 2**12)))
+    path, small = (stack(inputs.folder / name, *size, dtype) for name, size in sizes)
     with open_client(workers=1, memory="60GB") as one, open_client(workers=2, memory="60GB") as two:
         list(compared_sides(small, 1, one, two))  # loads code
         yield from compared_sides(path, inputs.rounds, one, two)
@@ -98,10 +102,11 @@ def main() -> int:
     parser: argparse.ArgumentParser = options_of(__doc__)
     parser.add_argument("--samples", type=int, default=400)
     parser.add_argument("--attributes", type=int, default=2**20)
+    parser.add_argument("--dtype", choices=("float32", "uint8"), default="float32")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=".") as folder:
         inputs = Inputs(Path(folder).resolve(), options.source, options.rounds, options.quick)
-        for line in lines(inputs, options.samples, options.attributes):
+        for line in lines(inputs, options.samples, options.attributes, options.dtype):
             print_line(line)
     return 0
 

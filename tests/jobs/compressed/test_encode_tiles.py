@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,17 @@ import dpca
 from dpca import CellPCA
 from dpca.cli import main
 from dpca.engine.folds.plan import TASK_OVERHEAD, Outline, PlanError
+from dpca.engine.folds.rehearsal import Workers
 from dpca.engine.sources.source import as_source
 from dpca.engine.sources.tiled import TiledStack
-from dpca.jobs import compress, encode_store
+from dpca.jobs import compress, encode_store, open_input
 from dpca.jobs.base import shards
 from dpca.jobs.compressed import compare, encode_tiles, encode_write
 from dpca.jobs.compressed.encode_memory import EncodeMemory
 from dpca.jobs.compressed.verify_quality import verify_quality
 from dpca.jobs.plans import shard_plan
-from dpca.jobs.plans.plan import plan_job
+from dpca.jobs.plans.plan import _Tried, plan_job
+from dpca.jobs.plans.tile_trial import MeasuringPass
 from dpca.jobs.scores.settings import CompressionSettings
 from dpca.representation.compressed.compressed import Compressed, TiledCompressed
 from dpca.storage import DataError, open_stack, verify
@@ -311,9 +314,44 @@ def test_the_command_divides_large_samples(tmp_path: Path, capsys: pytest.Captur
     assert "tiles" in capsys.readouterr().out
 
 
-def test_the_plan_of_a_job_knows_tiles(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ingested", [False, True])
+def test_the_plan_of_a_job_knows_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ingested: bool) -> None:
+    x = pictures(tmp_path / "stack.zarr", (2, 157, 133), chunks=(1, 50, 50))
+    np.save(tmp_path / "x.npy", x)
+    settings = CompressionSettings(CellPCA(8, cell_shape=10, shared=True, random_state=0), goal={"psnr": 36.0})
+    given = open_input(tmp_path / "x.npy") if ingested else open_stack(tmp_path / "stack.zarr")
+    # The time to measure a value is an hour, so that nothing else counts.
+    monkeypatch.setattr("dpca.jobs.plans.plan.try_measuring", lambda *_: 3600.0)
+    one, two = plan_job(given, settings, workers=[1, 2], budget=200 * 10**6)
+    assert [*one.stages] == ["ingest"] * ingested + ["fit", "encode"]
+    assert (one.samples, one.sample_shape) == (2, (157, 133))
+    assert one.stages["encode"].seconds == pytest.approx(3600 * x.size, rel=1e-3)
+    # Two workers measure boxes of 100 x 100, which is 2 x 2 tiles, with the pixels of windows that extend beyond.
+    assert two.stages["encode"].seconds == pytest.approx(3600 * (106 + 57) * (106 + 33), rel=1e-3)
+
+
+def test_the_second_pass_is_measured_for_a_plan(tmp_path: Path) -> None:
+    """Its task is that of the job."""
     pictures(tmp_path / "stack.zarr", (2, 157, 133), chunks=(1, 50, 50))
     settings = CompressionSettings(CellPCA(8, cell_shape=10, shared=True, random_state=0), goal={"psnr": 36.0})
-    (plan,) = plan_job(open_stack(tmp_path / "stack.zarr"), settings, budget=200 * 10**6)
-    assert plan.stages.keys() == {"fit", "encode"}
-    assert (plan.samples, plan.sample_shape) == (2, (157, 133))
+    stages = list(_Tried(open_stack(tmp_path / "stack.zarr"), settings, Workers(1, 1, 10**9), tmp_path, 2**24).stages())
+    second = stages[-1].second_pass
+    assert isinstance(second, MeasuringPass)
+    seconds, need = second(Workers(1, 1, 10**9))
+    assert 0 < seconds < 100
+    assert need == second(Workers(1, 1, need))[1] > second(Workers(1, 1, need - 1))[1]
+    assert replace(second, promised=True)(Workers(1, 1, 10**9))[1] > need
+    with pytest.raises(PlanError, match="tile"):
+        second(Workers(1, 1, 10**6))
+
+
+def test_every_task_measures_a_box_if_there_are_enough_tiles(tmp_path: Path) -> None:
+    pictures(tmp_path / "stack.zarr", (2, 157, 133))
+    source, tiles = as_source(open_stack(tmp_path / "stack.zarr")), Tiles(2, (157, 133), (50, 50))
+    found = []
+    for n in (1, 2, 4, 12, 50):
+        jobs = encode_tiles.measure_jobs(source, tiles, ("sample", "y", "x"), ("",) * 3, (0, 255))
+        job, need = encode_tiles.measure_job(jobs, tiles, Run(threads=n, memory=10**9), promised=False)
+        assert need == job.task_bytes(None, tiles, promised=False)
+        found.append((job.n_units, job.box, job.rows))
+    assert found == [(1, (157, 133), 16), *[(4, (100, 100), 16)] * 2, *[(12, (50, 50), 16)] * 2]

@@ -12,13 +12,19 @@ import pytest
 import zarr
 
 from dpca import Progress, StreamingPCA
+from dpca.engine.folds.fold import fold
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.folds.rehearsal import Workers, rehearsing
+from dpca.engine.folds.spread import spread_fold
 from dpca.engine.sources.source import as_source
+from dpca.models.base.passes import Passes
 from dpca.models.linear import component_store
 from dpca.models.streaming import spread_store
 from dpca.partition.cells import CellGrid
+from dpca.partition.whole import Whole
 from dpca.representation.on_disk import ArrayOnDisk
+from dpca.rules.covariance.covariance_product import RayleighRitz
+from dpca.rules.covariance.measured import NextIterate, refined
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.run import Run
 from dpca.storage.transaction.checkpoints import Checkpoints
@@ -247,9 +253,101 @@ def test_a_rehearsal_knows_it(store: str, tmp_path: Path) -> None:
         cost.planned(Workers(1, 1, run.memory))
 
 
-def test_what_needs_the_whole_basis_is_refused(store: str) -> None:
-    with pytest.raises(PlanError, match="n_passes"):
-        StreamingPCA(**OPTIONS, n_passes=2).fit(store, run=spread_run(store))
+@pytest.mark.parametrize(("center", "n_passes"), [(True, 3), (False, 2)])
+def test_further_passes_are_those_of_one_task(store: str, x: np.ndarray, center: bool, n_passes: int) -> None:
+    """Their results are exact, too: those of the Gram matrix of the samples."""
+    options = {**OPTIONS, "center": center, "n_passes": n_passes}
+    expected = StreamingPCA(**options).fit(store, run=Run(threads=1))
+    model = StreamingPCA(**options).fit(store, run=spread_run(store))
+    assert NOTE in model.fit_report_.note
+    assert_alike(model, expected)
+    assert_same_residuals(model, expected)
+    rows = x.reshape(N, -1).astype(float)
+    rows -= rows.mean(axis=0) * center
+    values, vectors = np.linalg.eigh(rows @ rows.T)
+    np.testing.assert_allclose(model.explained_variance_, values[:-5:-1] / (N - 1), rtol=1e-6)
+    exact = vectors[:, :-5:-1].T @ rows / np.sqrt(values[:-5:-1, None])
+    np.testing.assert_allclose(np.abs(np.sum(model.components_ * exact, axis=1)), 1, atol=1e-6)
+    assert 0.999 < model.captured_bound_ <= 1
+
+
+def test_workers_have_blocks_of_further_passes(store: str, hidden_cluster: Any) -> None:
+    here = spread_run(store)
+    model = StreamingPCA(**OPTIONS, n_passes=2).fit(store, run=Run(client=hidden_cluster, memory=here.memory))
+    assert_alike(model, StreamingPCA(**OPTIONS, n_passes=2).fit(store, run=here))
+
+
+def test_a_further_pass_over_blocks_is_that_over_whole_samples() -> None:
+    """Of a rough basis: residuals are large, and a batch has more than one group of samples."""
+    rng, shape = np.random.default_rng(1), (40, 9, 10)
+    patterns = rng.normal(size=(5, 3600))
+    samples = 0.3 * rng.normal(size=(N, 5)) * [9, 7, 5, 3, 2] @ patterns + rng.normal(size=(N, 3600))
+    source = as_source(samples.reshape(N, *shape).astype("f4"))
+    basis = np.linalg.qr((patterns + 0.5 * rng.normal(size=patterns.shape)).T)[0].T.astype("f4")
+    rule = RayleighRitz(basis, rng.normal(size=3600), n_components=3)
+    (product,), report = fold(rule, source, Whole(shape), run=Run(threads=1))
+    assert report.plan.batch_rows == N
+    expected = refined(product, 3, "f4")
+    found, spread = spread_fold(NextIterate(rule), source, run=Run(threads=2))
+    assert (len(spread.plan.groups), spread.plan.batch_rows) == (2, N)
+    assert found.keys() == expected.keys()
+    assert expected["residual_norms"].min() > 0.1 * expected["explained_variance"][0]
+    assert 0 < expected["captured_bound"] < 1
+    for name in found.keys() - {"components", "directions"}:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["components"], expected["components"], atol=1e-6)
+    # The signs of eigenvectors are arbitrary.
+    np.testing.assert_allclose(np.abs(found["directions"] @ expected["directions"].T), np.eye(5), atol=2e-6)
+
+
+def assert_same_residuals(model: StreamingPCA, other: StreamingPCA) -> None:
+    scale = other.explained_variance_[0]
+    np.testing.assert_allclose(model.residual_norms_ / scale, other.residual_norms_ / scale, atol=2e-6)
+
+
+def test_rows_without_variance_are_completed() -> None:
+    """Two patterns have no third direction."""
+    rng, shape = np.random.default_rng(2), (40, 9, 10)
+    basis = np.linalg.qr(rng.normal(size=(3600, 4)))[0].T
+    source = as_source((rng.normal(size=(N, 2)) @ basis[:2]).reshape(N, *shape))
+    rule = RayleighRitz(basis, np.zeros(3600), n_components=3)
+    found, _ = spread_fold(NextIterate(rule), source, run=Run(threads=2))
+    np.testing.assert_allclose(found["directions"] @ found["directions"].T, np.eye(4), atol=1e-12)
+    expected = refined(fold(rule, source, Whole(shape))[0][0], 3, "f8")
+    np.testing.assert_allclose(found["components"][:2], expected["components"][:2], atol=1e-9)
+    np.testing.assert_allclose(found["explained_variance"], expected["explained_variance"], atol=1e-9)
+
+
+def test_passes_that_do_not_fit_are_refused_before_the_first(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, run = as_source(store), spread_run(store, 0.4)
+    monkeypatch.setattr(Passes, "over", lambda *_, **__: pytest.fail("a pass began"))
+    with pytest.raises(PlanError, match="blocks"):
+        StreamingPCA(**OPTIONS, n_passes=2).fit(store, run=run)
+    with pytest.raises(PlanError, match="blocks"):
+        StreamingPCA(**OPTIONS, n_passes=2).plan_fit(source, ("z", "y", "x"), run)
+
+
+def test_an_interrupted_further_pass_resumes(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first pass is not repeated."""
+    calm = StreamingPCA(**OPTIONS, n_passes=2).fit(store, run=spread_run(store))
+    run = replace(spread_run(store), checkpoints=Checkpoints(str(tmp_path / "kept")))
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="gone"):
+        patched.setattr(NextIterate, "finish", lambda *_: (_ for _ in ()).throw(OSError("the disk is gone")))
+        StreamingPCA(**OPTIONS, n_passes=2).fit(store, run=run)
+    model = StreamingPCA(**OPTIONS, n_passes=2).fit(store, run=run)
+    np.testing.assert_array_equal(model.components_, calm.components_)
+    np.testing.assert_array_equal(model.explained_variance_, calm.explained_variance_)
+
+
+def test_a_rehearsal_knows_further_passes(store: str, tmp_path: Path) -> None:
+    run = spread_run(store)
+    assert run.memory is not None
+    with rehearsing(Workers(2, 2, run.memory), str(tmp_path)) as found:
+        model = StreamingPCA(**OPTIONS, n_passes=2).fit(store, run=run)
+    assert model.components_.shape == (4, np.prod(SHAPE))
+    first, second = (cost.planned(Workers(2, 2, run.memory)) for cost in found.costs)
+    assert len(first.groups) == len(second.groups) == 2
+    assert max(first.task_bytes, second.task_bytes) <= run.memory
 
 
 def kept_run(source: Any) -> Run:
