@@ -316,7 +316,7 @@ def _by_components(problem: CoupledProblem, sources: Sources, models: Sequence[L
     sides, turns, means = [], [], []
     for source, model in zip(sources, models, strict=True):
         model.fit(source, sample_weight=problem.fractions, run=problem.run)
-        series = projected(source, model.basis_)
+        series = projected(source, model.basis_, problem.run)
         series = np.asarray(series.compute() if isinstance(series, da.Array) else series, np.float64)
         series -= np.average(series, axis=0, weights=problem.fractions)
         if problem.fractions is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from dask.delayed import delayed
 from dpca.engine.sources.finite import check_finite
 from dpca.engine.sources.source import Source, batches
 from dpca.kernels.algebra.types import Array, Region, blocks
+from dpca.models.base.passes import run_of_fit
 from dpca.models.eof.anomalies import Anomalies, AnomalySource
 from dpca.models.eof.calendar import Calendar
 from dpca.models.eof.eof_fit import interpolated, longest_gap
@@ -22,9 +24,11 @@ from dpca.models.eof.on_grid import GridAnomalies, GridAnomalySource
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.on_disk import ArrayOnDisk
 from dpca.storage.arrays.layout import box_shape, boxes_of
+from dpca.storage.remote.tasks import run_in_order
+from dpca.storage.run import Run
 
-# Size of the blocks of anomalies that are projected at once.
-_BLOCK_BYTES = 2**25
+# Size of the blocks of anomalies that are projected at once, and about the size of those of a task.
+_BLOCK_BYTES, _TASK_BYTES = 2**25, 2**28
 # Bytes of the anomalies in floating point, or of the components, of a box.
 _BOX_BYTES = 2**24
 
@@ -54,23 +58,37 @@ def scores_of(
         source = FilledSource(source, anomalies, *times, expected)
     found = AnomalySource(source, anomalies, *times, certain=True)
     found.with_gaps = True  # samples without values remain NaN
-    return projected(found, basis, skip_gaps=skip_gaps)
+    return projected(found, basis, run_of_fit(Run(), None), skip_gaps=skip_gaps)
 
 
-def projected(anomalies: AnomalySource, basis: LinearRepresentation, *, skip_gaps: bool = False) -> Any:
+def projected(anomalies: AnomalySource, basis: LinearRepresentation, run: Run, *, skip_gaps: bool = False) -> Any:
     """Return the scores (n, k) of anomalies; NaN for samples without values. A Dask array yields a Dask array.
 
-    With ``skip_gaps``, samples that miss some values have NaN, too; otherwise they raise `DataError`.
+    The workers of a cluster project samples on disk; threads of this process project others. With ``skip_gaps``,
+    samples that miss some values have NaN, too; otherwise they raise `DataError`.
     """
     project, (n, d), k = _Projection(basis, anomalies.name, skip_gaps), anomalies.shape, len(basis.components)
     dtype = basis.score_dtype(anomalies.dtype)
     if (lazy := anomalies.as_dask()) is not None:
         return da.map_blocks(project, lazy, chunks=(lazy.chunks[0], k), dtype=dtype, meta=np.empty((0, 0), dtype))
-    scores = np.empty((n, k), dtype)
-    rows = max(1, _BLOCK_BYTES // (d * anomalies.dtype.itemsize))
-    for first, block in batches(anomalies, (0, n), ((0, d),), rows):
-        scores[first : first + len(block)] = project(block, first)
-    return scores
+    run, each, chunk = run.here() if anomalies.in_process else run, d * anomalies.dtype.itemsize, anomalies.chunks[0]
+    spans = blocks(n, -(-max(1, _TASK_BYTES // each) // chunk) * chunk)
+    shared = project if run.client is None else run.client.scatter(project, hash=False)
+    rows, region = max(1, _BLOCK_BYTES // each), ((0, d),)
+
+    def calls() -> Iterator[tuple[Any, ...]]:
+        for few in spans:
+            samples = few.start, few.stop
+            piece = anomalies if run.client is None else anomalies.piece(samples, region)
+            yield piece, samples, rows, shared
+
+    parts = run_in_order(_scores_between, calls(), client=run.client, threads=run.n_threads, name="projection")
+    return np.concatenate([np.empty((0, k), dtype), *parts])
+
+
+def _scores_between(anomalies: Source, samples: tuple[int, int], rows: int, project: _Projection) -> Array:
+    region = tuple((0, length) for length in anomalies.shape[1:])
+    return np.concatenate([project(block, first) for first, block in batches(anomalies, samples, region, rows)])
 
 
 @dataclass(frozen=True, eq=False)
