@@ -241,12 +241,11 @@ class IncrementalSVD(StreamingRule):
             a.arrays.update({name: copy_of(b.arrays[name]) for name in self._layout(a.arrays["basis"].shape[1], float)})
             a.counts["n_samples"] = n
             return a
-        xp = namespace(a.arrays["basis"])
+        basis = a.arrays["basis"]
         self._age(a, n)
         (w_a, w_b), rank = (float(s.arrays["weights"][0]) for s in (a, b)), rank_of(b)
         apart = b.arrays["mean"] - a.arrays["mean"]
-        distance = math.sqrt(float(xp.matmul(apart, apart)))
-        basis = a.arrays["basis"]
+        distance = math.sqrt(float(namespace(basis).matmul(apart, apart)))
         rows = linalg.workspace("rows", (rank + 1, apart.shape[0]), dtype_of(basis), basis)
         rows[:rank, :] = b.arrays["basis"][:rank, :]
         linalg.copy_into(rows[rank, :], apart / (distance or 1.0))
@@ -289,8 +288,7 @@ class IncrementalSVD(StreamingRule):
             "captured_bound": np.asarray(certificate.share(leading - rounding, beyond + 2 * rounding)),
         }
         if self.wide:
-            result["directions"] = rows
-            result["direction_variance"] = energy[: rows.shape[0]] / divisor
+            result |= {"directions": rows, "direction_variance": energy[: rows.shape[0]] / divisor}
             most = (float(state.arrays["outside"]) + rounding) / divisor
             result["outside"] = np.asarray(most if self.forgetting == 1 else math.inf)
         return {name: beside(array, basis) for name, array in result.items()}
@@ -310,8 +308,7 @@ class IncrementalSVD(StreamingRule):
 
         The products of bytes take less time, and the other costs are a larger share of it.
         """
-        rows = 2 * _ROWS if is_byte(dtype) else _ROWS
-        return max(3 * ((self.n_components or 0) + self.oversampling), rows)
+        return max(3 * ((self.n_components or 0) + self.oversampling), 2 * _ROWS if is_byte(dtype) else _ROWS)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""
@@ -386,8 +383,7 @@ class IncrementalSVD(StreamingRule):
         change = change_of((vectors * scale[:, None] / np.sqrt(values)).T, rank)
         change[:, rank:] -= np.outer(change[:, rank:].sum(axis=1), pull)
         rounding, u = state.arrays["rounding"], unit_roundoff(dtype_of(basis))
-        g = gamma(min(d, nystrom.COLUMNS) + 3, u)
-        squares = float(np.square(gains) @ np.square(lengths))
+        g, squares = gamma(min(d, nystrom.COLUMNS) + 3, u), float(np.square(gains) @ np.square(lengths))
         among = certificate.add_stacked(
             rounding,
             certificate.turning(change, energy[:rank], lengths, values, float(rounding[1]), u),
