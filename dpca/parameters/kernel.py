@@ -77,7 +77,7 @@ class KernelParameters:
         None,
         number(above=0),
         "Parameter of the kernel of scores in the ridge regression. Default: as for ``gamma``, from the scores of the "
-        "landmarks. (scikit-learn uses ``gamma`` itself.)",
+        "landmarks, with the weights of the samples if these are the landmarks. (scikit-learn uses ``gamma`` itself.)",
     )
     gains: Any = always_stored(
         None,

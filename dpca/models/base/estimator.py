@@ -131,7 +131,8 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             succession, and ``n_samples_seen_`` is the sum of the weights. 0 leaves a sample out, which may then hold
             any value. A chunk without samples is not read. The time of the fit grows with the sum of the weights.
             Other weights are supported, too, and take one more pass for the mean, except in `KernelPCA`: variances have
-            the divisor sum(weights) - 1, and ``n_samples_seen_`` is the number of positive weights.
+            the divisor sum(weights) - 1, and ``n_samples_seen_`` is the number of positive weights, or with
+            ``keep_state`` the sum of all.
         sample_dim : str or sequence of str, optional
             For a ``DataArray``: the sample dim, or several dims that together number the samples; default the first.
             ``dim`` is the same, as in xeofs.

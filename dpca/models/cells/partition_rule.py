@@ -79,9 +79,11 @@ class PartFold:
             return [self.finishing.finish(state)]
 
 
-def exact_rule(k: int | None, partition: Partition) -> Rule:
+def exact_rule(k: int | None, partition: Partition, *, center: bool = True) -> Rule:
     """Return the rule that accumulates covariances, of each part or shared by all cells of a shape."""
-    return PooledCovariancePCA(k, partition.groups) if isinstance(partition, SharedGrid) else CovariancePCA(k)
+    if isinstance(partition, SharedGrid):
+        return PooledCovariancePCA(k, partition.groups, center=center)
+    return CovariancePCA(k, center=center)
 
 
 def results_by_part(
@@ -219,13 +221,13 @@ def _chosen_fold(
         except PlanError as error:
             return error
 
-    if source.weights is not None:
-        uncentered = CovariancePCA(k, center=False)
-        return PartFold(uncentered, uncentered, partition, plan_for(uncentered, source, partition, run=run))
-    exact: Any = Keeping(exact_rule(k, partition)) if keep else exact_rule(k, partition)
+    exact: Any = exact_rule(k, partition, center=source.weights is None)
+    exact = Keeping(exact) if keep else exact
     names = f"the covariances of {partition.n_parts:,} {what}"
     if isinstance(partition, SharedGrid):
         return _shared_fold(exact, source, partition, run, least_kept)
+    if source.weights is not None:
+        return PartFold(exact, exact, partition, plan_for(exact, source, partition, run=run))
     n = source.shape[0]
     if k is not None and not keep and n <= FEW_SAMPLES * partition.max_features:
         snapshots = SnapshotPCA(n, k)

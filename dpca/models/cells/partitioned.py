@@ -31,7 +31,7 @@ from dpca.models.cells.partition_rule import PartFold, choose_fold, exact_rule, 
 from dpca.models.cells.rank import UnmetError
 from dpca.models.cells.rank_choice import RankChoice
 from dpca.models.cells.targets import Validation, check_for, keep_chosen, stated_target, value_range_for
-from dpca.models.cells.weighted_parts import weighted_parts
+from dpca.models.cells.weighted_parts import keep_weighted_states, weighted_parts
 from dpca.models.streaming.stored_states import RequiresState, read_states, stated_dtype, stored_arrays
 from dpca.models.weights.parts_with_weights import PartsWithWeights
 from dpca.parameters.cells import CHOICES, PartitionParameters
@@ -97,7 +97,7 @@ class PartitionedPCA(PartitionParameters, PartsWithWeights):
             check = check_for(choice, whole, left_out, n_spatial, self._random(1), run.memory)
         value_range = value_range_for(choice, self.data_range, stack, lambda: spanned_range(whole, run))
         validation = Validation(value_range, check, left_out)
-        source, means = weighted_parts(source, whole, partition, run, self.get_params())
+        source, means = weighted_parts(source, whole, self._folded(partition), run, self.get_params())
         n, stage, why = source.shape[0], "fit", ""
         computed = self._to_compute(choice, n, partition)
         while True:
@@ -115,7 +115,8 @@ class PartitionedPCA(PartitionParameters, PartsWithWeights):
                 named_errors(model._set_results, source.name)(*given, *found, n, validation)
                 model._states = states
                 if states is not None:
-                    model._fixed = self._batch_settings(partition, source.dtype)
+                    model._fixed = self._batch_settings(partition, whole.dtype)
+                    keep_weighted_states(model, means, source, n)
 
             in_fold = None if callbacks is None else callbacks.of_fold(folding.finished, set_fitted, n)
             how: Any = {"run": run, "plan": folding.plan, "stage": stage, "writer": writer, "callback": in_fold}
@@ -380,14 +381,13 @@ class PartitionedPCA(PartitionParameters, PartsWithWeights):
         model = cls(**given, **own)
         model._set_partitions(partition, arrays, stored.n_samples)
         model._restore_weights(stored)
-        facts = stored.facts
-        if (state := facts.get("state")) is not None:
+        if (state := stored.facts.get("state")) is not None:
             if not model.keep_state:
                 raise ValueError("it has a state, but not keep_state=True")
             model._fixed = model._batch_settings(model.partition_, stated_dtype(state))
             read_states(stored, states := model._empty_states())
             model._states = states
-        if (stated := facts.get("target")) is not None:
+        if (stated := stored.facts.get("target")) is not None:
             kinds = {"name": str, "asked": float, "reached": float, "standard_error": float, "left_out": int}
             known = {name: stated[name] if stated[name] is None else kind(stated[name]) for name, kind in kinds.items()}
             known["data_range"] = [float(value) for value in stated["data_range"]]

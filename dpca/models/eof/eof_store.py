@@ -103,7 +103,7 @@ class StoredEOF(Storable):
             stored, along = variables_stored(names)
             facts |= stored
             along |= {} if times is None else times.arrays
-            beside = Coordinates((), along, {}) if along else None
+            beside = Coordinates((), along, {})
         return StoreContents({**inner.arrays, **arrays}, facts, self.store_version, beside=beside)
 
     @classmethod

@@ -45,6 +45,9 @@ _ROUNDED = 1e-3
 # Rounding error of float64, not of float32.
 _PRECISE = 1e-10
 
+#: The choice of all samples as landmarks.
+ALL_SAMPLES = "all"
+
 
 @dataclass(frozen=True)
 class KernelProblem:
@@ -89,11 +92,15 @@ class KernelProblem:
 
 
 class Found(NamedTuple):
-    """The map to the landmarks, and the results of `KernelComponents`; landmarks that stay in their source."""
+    """The map to the landmarks, the results of `KernelComponents`, and landmarks that stay in their source.
+
+    Weights (n,) are those of the landmarks if these are the samples of the fit.
+    """
 
     to_landmarks: KernelMap
     results: dict[str, Array]
     stored: StoredLandmarks | None = None
+    weights: Array | None = None
 
 
 def nystrom(problem: KernelProblem, passes: Passes) -> Found:
@@ -121,12 +128,14 @@ def fold_kernels(
     """Find the components in the span of landmarks, in one pass."""
     source = with_weights(passes.source)
     rule = replace(problem.rule(to_landmarks, held_out), weighted=source is not passes.source)
+    of_samples = isinstance(problem.landmarks, str) and problem.landmarks == ALL_SAMPLES
+    weights = passes.source.weights if of_samples else None
 
     def found(states: list[State]) -> Found:
-        return Found(to_landmarks, rule.finish(states[0]))
+        return Found(to_landmarks, rule.finish(states[0]), weights=weights)
 
     (results,) = passes.over(Whole(tuple(source.shape[1:])), rule, source=source, result_so_far=found)
-    return Found(to_landmarks, results)
+    return Found(to_landmarks, results, weights=weights)
 
 
 def with_weights(source: Source) -> Source:
@@ -232,7 +241,7 @@ def of_large_samples(problem: KernelProblem, passes: Passes, grid: CellGrid) -> 
         "rounding": np.asarray(rounding / total if total > 0 else 0.0),
     }
     lazy: Any = stored.rows()
-    return Found(replace(points, points=lazy), results, stored)
+    return Found(replace(points, points=lazy), results, stored, given)
 
 
 def plan(problem: KernelProblem, passes: Passes) -> None:

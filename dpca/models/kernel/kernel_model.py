@@ -66,7 +66,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         # The scores of a single landmark have no width. Two scores at plus and minus one standard deviation replace it.
         spread = np.sqrt(self.eigenvalues_ / n) * [[-1], [1]]
         scores = self.landmark_scores_ if len(self.landmark_scores_) > 1 else spread
-        self.inverse_gamma_ = float(self.inverse_gamma or default_gamma(scores, "inverse_gamma"))
+        self.inverse_gamma_ = float(self.inverse_gamma or default_gamma(scores, "inverse_gamma", found.weights))
         for name in ("total", "residual", "captured_bound"):
             setattr(self, f"{name}_", float(results[name]))
         self._set_basis(sample_shape, n)

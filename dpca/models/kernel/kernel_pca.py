@@ -20,7 +20,7 @@ from dpca.models.base.parameters import check_parameters, checked_rank, no_value
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
 from dpca.models.kernel.kernel_hebbian import hebbian
-from dpca.models.kernel.kernel_methods import Found, KernelProblem, exact, nystrom, plan, plan_exact
+from dpca.models.kernel.kernel_methods import ALL_SAMPLES, Found, KernelProblem, exact, nystrom, plan, plan_exact
 from dpca.models.kernel.kernel_model import KernelModel
 from dpca.parameters.kernel import KernelParameters
 from dpca.representation.base import Representation
@@ -169,7 +169,7 @@ class KernelPCA(KernelParameters, KernelModel):
         if self.method == "exact":
             if count is not None or not isinstance(given, str) or given != "cholesky":
                 raise DataError("method='exact' uses all samples as landmarks: remove n_landmarks and landmarks")
-            return wanted if n is None else n, "all"
+            return wanted if n is None else n, ALL_SAMPLES
         if isinstance(given, str):
             if n is not None and count is not None and wanted > n:
                 raise DataError(f"n_landmarks is {wanted} but there are only {n} samples: give at most that many")

@@ -257,7 +257,7 @@ class WithVariables(WithWeights):
             return contents
         facts, along = variables_stored(names)
         facts = {**contents.facts, **facts, _DIM: names.dim}
-        return replace(contents, facts=facts, beside=Coordinates((), along, {}) if along else None)
+        return replace(contents, facts=facts, beside=Coordinates((), along, {}))
 
     def _restore_weights(self, stored: StoredModel) -> Self:
         super()._restore_weights(stored)

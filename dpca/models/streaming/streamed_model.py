@@ -172,11 +172,12 @@ class StreamedModel(LinearModel):
         check_states_fit(self._stream_rule, [d], dtype)
         self._tracked = TrackedScores()
 
-    def _check_keep_state(self, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
-        """Raise an error if a fit has no state to keep, or one that does not fit into memory."""
+    def _rule_to_keep(self, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> Any:
+        """Return the rule of a state; raise an error if a fit has none, or one that does not fit into memory."""
         if self.n_passes > 1:
             raise DataError(f"keep_state=True requires n_passes=1, but n_passes is {self.n_passes}: omit one of them")
-        check_states_fit(self._rule(method, d, None, seed, dtype), [d], dtype)
+        check_states_fit(rule := self._rule(method, d, None, seed, dtype), [d], dtype)
+        return rule
 
     def _resume_from(self, found: State, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
         """Keep the state of a fit, without samples that wait for a batch."""
@@ -184,7 +185,7 @@ class StreamedModel(LinearModel):
         state = self._stream_rule.init(d, dtype)
         for own, others in ((state.arrays, found.arrays), (state.counts, found.counts)):
             own.update({name: others[name] for name in own if name in others})
-        self._states = [state]
+        self._states, self.n_samples_seen_ = [state], state.counts["n_samples"]
 
     def _to_store(self) -> StoreContents:
         contents = super()._to_store()

@@ -41,7 +41,6 @@ from dpca.models.gaps.with_gaps import WithGaps
 from dpca.models.linear.dual_solver import dual
 from dpca.models.linear.pca_solvers import plan_first_pass
 from dpca.models.linear.solver_problem import SolverProblem
-from dpca.models.linear.weighted import weighted_mean, weighted_rows
 from dpca.models.linear.with_variables import WithVariables
 from dpca.models.streaming.execution import executed, spread_rule
 from dpca.models.streaming.further_passes import further_pass, plan_further
@@ -55,6 +54,7 @@ from dpca.models.streaming.streaming_methods import (
     method_name,
     with_former_options,
 )
+from dpca.models.streaming.weighted_stream import weighted_stream
 from dpca.parameters.declaration import declared_in
 from dpca.parameters.streaming import AUTO, StreamingParameters
 from dpca.partition.whole import Whole
@@ -139,16 +139,15 @@ class StreamingPCA(StreamingParameters, WithVariables, WithGaps, StreamedModel):
             )
         source = varied_source(self, X)
         first, center = Passes(source, run, callbacks=callbacks), bool(self.center) and source.weights is None
-        known: dict[str, Array] = {}
-        if source.weights is not None:
-            source, known = self._weighted_rows(source, first)
-        shape, seed = tuple(source.shape[1:]), self._seed()
+        shape, seed, dtype, weights = tuple(source.shape[1:]), self._seed(), source.dtype, source.weights
+        whole, method, known = Whole(shape), self._method(math.prod(shape)), dict[str, Array]()
+        kept: Any = self._rule_to_keep(method, math.prod(shape), dtype, seed) if self.keep_state else None
+        if weights is not None:
+            source, known = weighted_stream(self, source, first, kept)
         first.source = stream = shuffle(source, seed) if self.shuffle else source
-        whole, method = Whole(shape), self._method(math.prod(shape))
         rule = self._rule(method, math.prod(shape), source.shape[0], seed, source.dtype, center=center)
         self.method_ = method_name(method)
         if self.keep_state:
-            self._check_keep_state(method, math.prod(shape), source.dtype, seed)
             rule = replace(rule, rule=Keeping(rule.rule))
         work, scheme = executed(rule, self, run)
         if self.n_passes > 1:
@@ -167,8 +166,10 @@ class StreamingPCA(StreamingParameters, WithVariables, WithGaps, StreamedModel):
             state, found = pop_state(found), model._truncated(found) | known
             named_errors(model._set_results, source.name)(found, self.method_, shape, n, partial(values, n))
             model._states = model._previous_components = None
-            if self.keep_state:
-                model._resume_from(state, method, math.prod(shape), source.dtype, seed)
+            if self.keep_state and (weights is None or n == source.shape[0]):
+                if weights is not None:
+                    state = kept.of_weighted_rows(state, known["mean"], float(weights.sum()), dtype)
+                model._resume_from(state, method, math.prod(shape), dtype, seed)
 
         first.set_fitted = set_fitted
         try:
@@ -197,19 +198,6 @@ class StreamingPCA(StreamingParameters, WithVariables, WithGaps, StreamedModel):
             set_results(found | known, stage, shape, source.shape[0], partial(values, source.shape[0]), before)
         if advice := not_converged_message(self.method_, self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
-
-    def _weighted_rows(self, source: Source, passes: Passes) -> tuple[Source, dict[str, Array]]:
-        """Return rows with the scatter about 0 of samples of any weights, and their mean, from a pass."""
-        forgetting = {self.forgetting, getattr(self.method, "forgetting", None)}
-        if self.keep_state or allows_gaps(self) or not forgetting <= {None, 1}:
-            raise DataError(
-                "keep_state, gaps or forgetting is given, which requires whole numbers in sample_weight: omit it, or "
-                "round the weights"
-            )
-        if not self.center:
-            return weighted_rows(source), {}
-        mean = named_errors(weighted_mean, source.name)(source, passes)
-        return weighted_rows(source, mean), {"mean": mean.ravel()}
 
     def _set_results(
         self,

@@ -72,6 +72,13 @@ class Sampled(Wrapper):
         weighted: State = self.rule.weigh(state, batch, weights)
         return weighted
 
+    def of_weighted_rows(self, rows: State, mean: Array, total: float, dtype: DTypeLike) -> State:
+        """Return the state of samples with weights, see `IncrementalSVD`. There is no estimate then."""
+        state, own = self.rule.of_weighted_rows(rows, mean, total, dtype), self._own_layout(len(mean), dtype)
+        sample = State.zeros(own, self.counts)
+        sample.arrays[_KEYS][...] = _UNEQUAL
+        return State(state.arrays | sample.arrays, state.counts)
+
     def merge(self, a: State, b: State) -> State:
         """Return the state of both streams."""
         _keep(a, b.arrays[_KEYS], b.arrays[_ROWS])

@@ -19,7 +19,7 @@ from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State, StateLayout
 from dpca.rules.certificates import certified
 from dpca.rules.covariance.shifts import displace, move_near_mean, move_shift, spread_of, squared_means, variance_of
-from dpca.rules.covariance.weighted_sums import weighted_sums
+from dpca.rules.covariance.weighted_sums import of_weights, weighted_sums
 
 #: Rows of one float32 product. Products of 8-bit pixels minus 128 are at most 2**14, so their sums over 1024 rows stay
 #: within 2**24, where float32 holds every integer. The result is exact for any order of additions in BLAS.
@@ -132,6 +132,26 @@ class Covariance(Rule):
                 squares = linalg.diagonal(part.arrays["cross"]).sum()
                 part.arrays[_ROUNDING] = np.asarray(unit_roundoff(np.float64) * squares)
             self.merge(state, part)
+        return state
+
+    def of_weighted_rows(self, rows: State, mean: Array, total: float, dtype: DTypeLike) -> State:
+        """Return the state of samples of a dtype from that of rows about 0 with the same variances.
+
+        Parameters
+        ----------
+        rows : State
+            Of the rule without centering. It is overwritten.
+        mean : array (d,), float64
+            Weighted mean of the samples.
+        total : float
+            Sum of their weights.
+        """
+        state, scale = self.init(len(mean), dtype), (total - 1) / (rows.counts["n_samples"] - 1)
+        of_weights(rows, mean, total, state.arrays["shift"] if is_exact(dtype) else None)
+        state.arrays |= {name: rows.arrays[name] for name in ("shift", "sum", "cross")}
+        if _ROUNDING in state.arrays:
+            state.arrays[_ROUNDING] = rows.arrays[_ROUNDING] * scale
+        state.counts["n_samples"] = total
         return state
 
     @QUIET

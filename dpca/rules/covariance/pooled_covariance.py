@@ -6,7 +6,7 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +25,7 @@ from dpca.rules.covariance.covariance import (
     add_block,
 )
 from dpca.rules.covariance.shifts import spread_of
+from dpca.rules.covariance.weighted_sums import of_weights
 
 # Rows of integers, over all places, that are added to a matrix at a time.
 _INTEGER_ROWS = 2**14
@@ -92,6 +93,18 @@ class _Places(SeveralCovariances):
         state.counts["n_samples"] += float(weights.sum())
         return state
 
+    def of_weighted_rows(self, rows: State, mean: Array, total: float, dtype: DTypeLike) -> State:
+        """Return the state of samples with weights, see `Covariance`."""
+        state = self.init(len(mean), dtype)
+        at = 0
+        for group, own in zip(self._covariances(state), self._covariances(rows), strict=True):
+            shift = group.arrays["shift"]
+            means, at = mean[at : at + shift.size].reshape(shift.shape), at + shift.size
+            of_weights(own, means, total, shift if is_exact(dtype) else None)
+        state.arrays |= rows.arrays
+        state.counts["n_samples"] = total
+        return state
+
     def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return whether sums are exact."""
         return is_exact(dtype)
@@ -140,6 +153,8 @@ class PooledCovariancePCA(_Places):
         Number of components of each group. None retains one for each attribute; larger numbers are cut to that.
     groups : sequence of (n_places, n_features)
         Number of places of each group, and number of attributes of each of its places.
+    center : bool
+        Whether the covariances are about the means. If false, they are about 0, and ``mean`` is 0.
 
     Notes
     -----
@@ -151,6 +166,7 @@ class PooledCovariancePCA(_Places):
 
     n_components: int | None
     groups: Sequence[tuple[int, int]]
+    center: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.groups or min(map(min, self.groups)) < 1:
@@ -158,7 +174,7 @@ class PooledCovariancePCA(_Places):
 
     @cached_property
     def _one(self) -> CovariancePCA:
-        return CovariancePCA(self.n_components)
+        return CovariancePCA(self.n_components, center=self.center)
 
     @property
     def _sizes(self) -> Sequence[tuple[int, int]]:

@@ -41,3 +41,26 @@ def weighted_sums(like: State, batch: Array, weights: Array) -> Iterator[State]:
         if is_exact(batch.dtype):
             move_shift(state, like.arrays["shift"])
         yield state
+
+
+def of_weights(rows: State, mean: Array, total: float, shift: Array | None) -> None:
+    """Change sums of rows about 0 in place to those of samples with weights and the same variances.
+
+    Parameters
+    ----------
+    rows : State
+        Arrays ``shift``, ``sum`` and ``cross``, as in `weighted_sums`.
+    mean : array, shaped like ``sum``
+        Weighted mean of the samples.
+    total : float
+        Sum of their weights.
+    shift : array, shaped like ``sum``, optional
+        The shift of the result. The default is the mean.
+    """
+    arrays = rows.arrays
+    move_shift(rows, np.zeros_like(mean))
+    arrays["cross"] *= (total - 1) / (rows.counts["n_samples"] - 1)
+    arrays["shift"][...], arrays["sum"][...] = mean, 0
+    rows.counts["n_samples"] = total
+    if shift is not None:
+        move_shift(rows, shift)

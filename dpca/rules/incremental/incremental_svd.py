@@ -22,7 +22,7 @@ from dpca.rules.base.rule import check_products
 from dpca.rules.base.state import State, StateLayout
 from dpca.rules.base.turning import change_of, complete, fix_signs, joint_length, length, products, rotate
 from dpca.rules.certificates import certificate
-from dpca.rules.incremental import nystrom
+from dpca.rules.incremental import nystrom, scatter_state
 from dpca.rules.incremental.rows import ByteRows, FloatRows, exact_kernel, first_rows, whole_rows
 from dpca.rules.incremental.scatter_state import n_features_of, orthonormalize, rank_of, safe_rows, weighted_state
 from dpca.rules.incremental.truncation import truncate, truncate_bytes
@@ -230,6 +230,10 @@ class IncrementalSVD(StreamingRule):
             return super().weigh(state, batch, weights)
         return self.merge(state, weighted_state(replace(self, center=False), batch, weights, center=self.center))
 
+    def of_weighted_rows(self, rows: State, mean: Array, total: float, dtype: DTypeLike) -> State:
+        """Return the state of samples with weights from that of rows about 0, see `Covariance`."""
+        return scatter_state.of_weights(self.part_of(rows), mean, total)
+
     @_QUIET
     def merge(self, a: State, b: State) -> State:
         """Return the state of both streams, ``b`` after ``a``."""
@@ -298,9 +302,8 @@ class IncrementalSVD(StreamingRule):
         n = state.counts["n_samples"]
         if self.forgetting < 1 or not 0 < n < n_samples:
             return
-        for name in ("energy", "scatter", "discarded", "outside", "weights"):
-            state.arrays[name] *= n_samples / n
-        state.arrays["rounding"][:2] *= n_samples / n
+        scatter_state.scale_scatter(state, n_samples / n)
+        state.arrays["weights"] *= n_samples / n
         state.counts["n_samples"] = n_samples
 
     def batch_rows(self, dtype: DTypeLike) -> int:
@@ -334,9 +337,7 @@ class IncrementalSVD(StreamingRule):
     def _age(self, state: State, n: int) -> None:
         """Reduce the weight of all previous samples for ``n`` further samples."""
         factor = self.forgetting**n
-        for name in ("energy", "scatter", "discarded"):
-            state.arrays[name] *= factor
-        state.arrays["rounding"][:2] *= factor
+        scatter_state.scale_scatter(state, factor)
         state.arrays["weights"] *= [factor, factor**2]
 
     def _weights(self, n: int) -> Array:

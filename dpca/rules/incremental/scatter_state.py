@@ -54,9 +54,27 @@ def weighted_state(about_0: Any, batch: Array, weights: Array, *, center: bool) 
     mean = weights @ batch / total if center else np.zeros(batch.shape[1])
     rows = (batch - mean) * np.sqrt(weights)[:, None]
     state: State = about_0.update(about_0.init(batch.shape[1], batch.dtype), rows.astype(working_dtype(batch.dtype)))
+    return _about(state, mean, total)
+
+
+def of_weights(state: State, mean: Array, total: float) -> State:
+    """Change the state of rows about 0 to that of samples with weights and the same variances, and return it."""
+    scale_scatter(state, (total - 1) / (state.counts["n_samples"] - 1))
+    return _about(state, mean, total)
+
+
+def _about(state: State, mean: Array, total: float) -> State:
+    """Set the mean of a state about 0, and the sum of the weights of its samples, and return it."""
     state.arrays["mean"], state.arrays["weights"] = mean, np.array([total, total])
     state.counts["n_samples"] = total
     return state
+
+
+def scale_scatter(state: State, factor: float) -> None:
+    """Multiply the scatter of a state, and the bounds on what it discarded, in place."""
+    for name in ("energy", "scatter", "discarded", "outside"):
+        state.arrays[name] *= factor
+    state.arrays["rounding"][:2] *= factor
 
 
 def orthonormalize(state: State) -> None:

@@ -46,11 +46,11 @@ def mean_and_variances(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, 
     return np.average(rows, axis=0, weights=weights), np.linalg.eigvalsh(covariance)[::-1]
 
 
-def assert_fitted(model: Any, x: np.ndarray, weights: np.ndarray) -> None:
+def assert_fitted(model: Any, x: np.ndarray, weights: np.ndarray, rtol: float = 1e-6) -> None:
     mean, values = mean_and_variances(x, weights)
-    np.testing.assert_allclose(model.mean_.ravel(), mean, rtol=1e-6)
-    np.testing.assert_allclose(model.explained_variance_.ravel(), values[:K], rtol=1e-6)
-    np.testing.assert_allclose(np.sum(model.total_variance_), values.sum(), rtol=1e-6)
+    np.testing.assert_allclose(model.mean_.ravel(), mean, rtol=rtol)
+    np.testing.assert_allclose(model.explained_variance_.ravel(), values[:K], rtol=rtol)
+    np.testing.assert_allclose(np.sum(model.total_variance_), values.sum(), rtol=rtol)
     np.testing.assert_allclose(model.n_samples_seen_, weights.sum())
 
 
@@ -107,6 +107,8 @@ def test_no_estimate_from_a_random_sample_of_samples_with_weights() -> None:
     assert found.captured_estimate_ > 0.9
     assert np.isnan(found.partial_fit(x, sample_weight=weights).captured_estimate_)
     assert np.isnan(found.partial_fit(x).captured_estimate_)
+    fitted = clone(STREAMS["incremental SVD"]).fit(x, sample_weight=weights)
+    assert np.isnan(fitted.partial_fit(x).captured_estimate_)
 
 
 @pytest.mark.parametrize("center", [True, False])
@@ -126,10 +128,7 @@ def test_cells_that_share_components() -> None:
         found = CellPCA(K, cell_shape=(2, 6), shared=True)
         for rows in (slice(40), slice(40, N)):
             found.partial_fit(x[rows], sample_weight=weights[rows])
-        total, halves = weights.sum(), (x[:, :2].reshape(N, -1), x[:, 2:].reshape(N, -1))
-        covariances = [np.cov(half.astype(float), rowvar=False, aweights=weights, ddof=0) for half in halves]
-        values = np.linalg.eigvalsh(sum(covariances) / 2 * total / (total - 1))[::-1]
-        np.testing.assert_allclose(found.explained_variance_[0, 0], values[:K], rtol=1e-6)
+        np.testing.assert_allclose(found.explained_variance_[0, 0], shared_truth(x, weights)[:K], rtol=1e-6)
         np.testing.assert_allclose(found.mean_, np.average(x.astype(float), axis=0, weights=weights), rtol=1e-9)
 
 
@@ -259,3 +258,109 @@ def test_other_rejected_weights() -> None:
         next(model.iter_fit(x))
     with pytest.raises(DataError, match="sum"):
         KernelPCA(K, method="exact").fit(x, sample_weight=weights / 1000)
+
+
+@every_dtype
+@pytest.mark.parametrize("center", [True, False])
+@every_stream
+def test_a_fit_that_keeps_its_state_continues(model: Any, center: bool, dtype: Any, tmp_path: Path) -> None:
+    """As a stream of batches does, from samples in memory and in a store, with other weights and without."""
+    x, weights = samples(dtype)
+    weights[70:] = 1
+    model = clone(model)
+    if not center:
+        if not isinstance(model, StreamingPCA):
+            return
+        model.set_params(center=False)
+    known = clone(model)
+    for rows in (slice(50), slice(50, 70), slice(70, N)):
+        known.partial_fit(x[rows], sample_weight=weights[rows])
+    for stack in (x[:50], zarr.create_array({}, data=x[:50], chunks=(9, 2, 3))):
+        found = clone(model).fit(stack, sample_weight=weights[:50])
+        np.testing.assert_allclose(found.n_samples_seen_, weights[:50].sum())
+        found.save(tmp_path / "m", overwrite=True)
+        for later in (found, load(tmp_path / "m")):
+            later.partial_fit(x[50:70], sample_weight=weights[50:70]).partial_fit(x[70:])
+            np.testing.assert_allclose(later.n_samples_seen_, known.n_samples_seen_)
+            for name in ("mean_", "explained_variance_", "total_variance_"):
+                np.testing.assert_allclose(getattr(later, name), getattr(known, name), rtol=2e-5)
+            if center:
+                assert_fitted(later, x, weights, rtol=2e-5)
+            if isinstance(later, StreamingPCA):
+                assert 0.99 < later.captured_bound_ <= 1
+                assert np.isnan(later.captured_estimate_) == (later.method == "incremental-svd")
+
+
+@every_stream
+def test_models_of_some_samples_of_a_weighted_fit_keep_no_state(model: Any) -> None:
+    """The rows of such a fit are about the mean of all samples."""
+    x, weights = samples()
+    x, weights = x.repeat(10, axis=0), weights.repeat(10)
+    stack, states = zarr.create_array({}, data=x, chunks=(50, 4, 6)), []
+    fit = {"sample_weight": weights, "callback": lambda progress: states.append(progress.model._states is not None)}
+    assert hasattr(clone(model).fit(stack, **fit), "partial_fit")
+    assert states == [False] * (len(states) - 1) + [True]
+    assert len(states) > 1
+    assert not hasattr(clone(model).fit(stack, sample_weight=weights, max_samples=100), "partial_fit")
+
+
+def shared_truth(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Eigenvalues of the mean of numpy's weighted covariances of both halves."""
+    total, halves = weights.sum(), (x[:, :2].reshape(len(x), -1), x[:, 2:].reshape(len(x), -1))
+    covariances = [np.cov(half.astype(float), rowvar=False, aweights=weights, ddof=0) for half in halves]
+    return np.linalg.eigvalsh(sum(covariances) / 2 * total / (total - 1))[::-1]
+
+
+@every_dtype
+def test_a_fit_of_cells_that_share_components(dtype: Any) -> None:
+    x, weights = samples(dtype)
+    for stack in (x, da.from_array(x, chunks=(37, 4, 4)), zarr.create_array({}, data=x, chunks=(50, 3, 6))):
+        found = CellPCA(K, cell_shape=(2, 6), shared=True, keep_state=True).fit(stack, sample_weight=weights)
+        np.testing.assert_allclose(found.explained_variance_[0, 0], shared_truth(x, weights)[:K], rtol=1e-5)
+        np.testing.assert_allclose(found.total_variance_, shared_truth(x, weights).sum(), rtol=1e-5)
+        np.testing.assert_allclose(found.mean_, np.average(x.astype(float), axis=0, weights=weights), rtol=1e-6)
+        again, both = found.partial_fit(x[:40], sample_weight=weights[:40] / 2).partial_fit(x[:9]), weights.copy()
+        both[:40] *= 1.5
+        both[:9] += 1
+        np.testing.assert_allclose(again.explained_variance_[0, 0], shared_truth(x, both)[:K], rtol=1e-5)
+        np.testing.assert_allclose(again.mean_, np.average(x.astype(float), axis=0, weights=both), rtol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"overlap": 2}, {"n_components": None, "target_mse": 900}], ids=str)
+def test_shared_cells_of_several_shapes_and_weights_close_to_whole_numbers(options: dict[str, Any]) -> None:
+    x, weights = samples(np.uint8)
+    whole = np.rint(weights)
+    model = CellPCA(**{"n_components": 2, "cell_shape": 4, "shared": True, **options})
+    expected = clone(model).fit(x.repeat(whole.astype(int), axis=0))
+    whole[whole.argmax()] += 1e-9
+    found = clone(model).fit(x, sample_weight=whole)
+    np.testing.assert_array_equal(found.ranks_, expected.ranks_)
+    for name in ("mean_", "explained_variance_", "total_variance_"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-4)
+
+
+def test_shared_cells_in_blocks_of_large_samples() -> None:
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(12, 5)) @ rng.normal(size=(5, 600 * 800)) + 20).astype(np.float32).reshape(12, 600, 800)
+    weights, model = rng.random(12) * 3, CellPCA(K, cell_shape=20, shared=True)
+    store = zarr.create_array({}, data=x, chunks=(1, 100, 800))
+    known, found = (clone(model).fit(store, sample_weight=weights, run=Run(memory=m)) for m in (10**9, 10**8))
+    assert not known.fit_report_.note
+    assert "blocks" in found.fit_report_.note
+    for name in ("mean_", "explained_variance_", "total_variance_"):
+        np.testing.assert_allclose(getattr(found, name), getattr(known, name), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "linear"])
+def test_pre_images_have_the_width_of_weighted_scores(kernel: str) -> None:
+    x, weights = samples()
+    model = KernelPCA(K, kernel=kernel, method="exact", gamma=1e-4)
+    found = clone(model).fit(x, sample_weight=weights)
+    _, variances = mean_and_variances(found.landmark_scores_, weights[weights > 0])
+    np.testing.assert_allclose(found.inverse_gamma_, 1 / (4 * variances.sum()), rtol=1e-9)
+    whole = np.rint(weights)
+    expected = clone(model).fit(x.repeat(whole.astype(int), axis=0))
+    whole[whole.argmax()] += 1e-9
+    np.testing.assert_allclose(
+        clone(model).fit(x, sample_weight=whole).inverse_gamma_, expected.inverse_gamma_, rtol=1e-6
+    )

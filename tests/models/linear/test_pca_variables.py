@@ -289,3 +289,18 @@ def test_a_data_set_of_variables_on_different_grids_is_an_error() -> None:
     model = PCA(2).fit([U.drop_vars("lat"), other])
     with pytest.raises(DataError, match="rename"):
         model.to_xarray()
+
+
+def test_stores_of_variables_with_dims_but_without_coordinates(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    fields = xr.Dataset(
+        {"u": (("time", "y", "x"), rng.normal(size=(30, 3, 4))), "v": (("time", "z"), rng.normal(size=(30, 5)))}
+    )
+    model = PCA(2).fit(fields)
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    np.testing.assert_array_equal(again.transform(fields), model.transform(fields))
+    assert again.inverse_transform(again.transform(fields))["u"].dims == ("time", "y", "x")
+    analysis = EOF(2).fit(fields)
+    analysis.save(tmp_path / "e")
+    xr.testing.assert_equal(EOF.load(tmp_path / "e").eofs()["u"], analysis.eofs()["u"])
