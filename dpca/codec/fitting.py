@@ -93,15 +93,15 @@ def _leading(values: Array, k: int, least: float) -> Array:
     d, n = values.shape
     by_samples = n < d
     square = gram_lower("cells", values) if by_samples else values @ values.T
-    most, count, enough = min(k, len(square)), _FIRST_OWN, n * least**2
-    squares = rows = None
+    most, enough = min(k, len(square)), n * least**2
+    count, squares, rows = min(most, _FIRST_OWN), np.full(1, np.inf), square[:0]
     # A few are computed by iterations, without the others.
-    while count < most and iterates(len(square), count) and (squares is None or squares[-1] > enough):
+    while len(rows) < most and squares[-1] > enough and iterates(len(square), count):
         squares, rows = leading_eigh(square.astype(np.float64), count)
-        count *= 2
-    if squares is None or squares[-1] > enough:
+        count = min(most, 2 * count)
+    if len(rows) < most and squares[-1] > enough:
         squares, rows = _every_eigenpair(square)
-        most = min(most, max(1, np.count_nonzero(squares > enough)))
+        most = min(most, max(1, int(np.count_nonzero(squares > enough))))
         squares, rows = squares[:most], rows[:most]
     if not by_samples:
         return rows.astype(values.dtype)
