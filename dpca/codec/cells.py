@@ -16,7 +16,7 @@ from dpca.codec.interpolation import Interpolation
 from dpca.codec.noise import NoiseSteps
 from dpca.codec.quantize import quantize, to_integers
 from dpca.codec.slabs import Part, slabs_of, unfiltered, whole_of
-from dpca.codec.spectra import lengths_of, to_spectrum
+from dpca.codec.spectra import alike, lengths_of, stacked, to_spectrum
 from dpca.codec.waves import from_waves, stored, to_waves
 from dpca.kernels.algebra.types import Array, Region, blocks
 from dpca.kernels.pixels import Pixels, to_pixels
@@ -54,9 +54,12 @@ class Components:
         return mean.astype(self.rows[0].dtype)
 
     @cached_property
-    def spectra(self) -> list[Array]:
-        """Cosine transforms of the rows; see `dpca.codec.spectra`."""
-        return [to_spectrum(*both) for both in zip(self.rows, lengths_of(self.grid, self.group), strict=True)]
+    def spectra(self) -> list[tuple[Array, Array]]:
+        """Groups (m,) of cells of the same shape, and the cosine transforms (m, rank, n_features) of their rows."""
+        lengths, found = lengths_of(self.grid, self.group), list[tuple[Array, Array]]()
+        for few in alike((len(rows), *both) for rows, both in zip(self.rows, lengths, strict=True)):
+            found.append((few, to_spectrum(stacked(self.rows, few), lengths[few[0]])))
+        return found
 
     def split(self, samples: Array) -> Iterator[tuple[slice, Part, Array]]:
         """Yield the range of samples, the cell, and its values (n_features, n) minus their means."""
@@ -129,8 +132,12 @@ class CellCodec:
         Quantized components are no longer orthonormal. Without the dual basis, the large scores of the first components
         would leak into those of the last.
         """
-        wide = [rows.astype(np.float64) for rows in self.components.rows]
-        return [(np.linalg.pinv(rows @ rows.T, hermitian=True) @ rows).astype(self.dtype) for rows in wide]
+        rows, found = self.components.rows, dict[int, Array]()
+        for few in alike(one.shape for one in rows):
+            wide = stacked(rows, few).astype(np.float64)
+            duals = np.linalg.pinv(wide @ wide.swapaxes(1, 2), hermitian=True) @ wide
+            found.update(zip(few.tolist(), duals.astype(self.dtype), strict=True))
+        return [found[g] for g in range(len(rows))]
 
     def encode(self, samples: Array, dtype: DTypeLike, zone: DeadZone = USUAL) -> Array:
         """Return codes (n_positions, n) of samples. For waves, n is rounded up to whole runs.

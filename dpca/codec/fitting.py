@@ -11,7 +11,7 @@ import scipy.linalg
 from dpca.codec.cells import Components
 from dpca.codec.slabs import slabs_of, whole_of
 from dpca.kernels.algebra.dtypes import working_dtype
-from dpca.kernels.algebra.linalg import gram_lower, leading_eigh
+from dpca.kernels.algebra.linalg import gram_lower, iterates, leading_eigh
 from dpca.kernels.algebra.types import Array
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
@@ -42,8 +42,8 @@ def shared_components(grid: CellGrid, group: Array, mean: Array, samples: Array,
         (syrk,) = scipy.linalg.get_blas_funcs(("syrk",), (scaled,))
         # For Fortran, both matrices are transposed: their upper triangle is our lower one.
         syrk(1.0, scaled.T, beta=1.0, c=total.T, trans=True, overwrite_c=True, lower=False)
-    rows = [leading_eigh(squares[g].astype(np.float64), min(k, len(squares[g])))[1] for g in range(len(squares))]
-    return Components(grid, _filtered_mean(grid, mean), group, [one.astype(dtype) for one in rows])
+    rows = [_every_eigenpair(squares[g])[1][:k] for g in range(len(squares))]
+    return Components(grid, _filtered_mean(grid, mean), group, rows)
 
 
 def own_components(grid: CellGrid, mean: Array, samples: Array, k: int, unit: float, least: float) -> Components:
@@ -92,13 +92,17 @@ def _leading(values: Array, k: int, least: float) -> Array:
     """
     d, n = values.shape
     by_samples = n < d
-    square = (gram_lower("cells", values) if by_samples else values @ values.T).astype(np.float64)
-    most = min(k, len(square))
-    count = min(most, _FIRST_OWN)
-    squares, rows = leading_eigh(square.copy(), count)
-    while count < most and squares[-1] > n * least**2:
+    square = gram_lower("cells", values) if by_samples else values @ values.T
+    most, enough = min(k, len(square)), n * least**2
+    count, squares, rows = min(most, _FIRST_OWN), np.full(1, np.inf), square[:0]
+    # A few are computed by iterations, without the others.
+    while len(rows) < most and squares[-1] > enough and iterates(len(square), count):
+        squares, rows = leading_eigh(square.astype(np.float64), count)
         count = min(most, 2 * count)
-        squares, rows = leading_eigh(square.copy(), count)
+    if len(rows) < most and squares[-1] > enough:
+        squares, rows = _every_eigenpair(square)
+        most = min(most, max(1, int(np.count_nonzero(squares > enough))))
+        squares, rows = squares[:most], rows[:most]
     if not by_samples:
         return rows.astype(values.dtype)
     # In single precision, smaller squares cannot be distinguished from zero.
@@ -107,3 +111,12 @@ def _leading(values: Array, k: int, least: float) -> Array:
     length = np.sqrt(squares[there, None]).clip(np.finfo(values.dtype).tiny).astype(values.dtype)
     found: Array = (rows[there].astype(values.dtype) @ values.T) / length
     return found
+
+
+def _every_eigenpair(square: Array) -> tuple[Array, Array]:
+    """Return all eigenvalues of a matrix, descending and not negative, and the eigenvectors as rows, in its dtype.
+
+    Only the lower triangle is read; the matrix is overwritten. Single precision suffices for trials.
+    """
+    values, vectors = scipy.linalg.eigh(square.T, lower=False, overwrite_a=True, check_finite=False, driver="evd")
+    return np.maximum(values[::-1], 0), np.ascontiguousarray(vectors.T[::-1])

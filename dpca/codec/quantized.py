@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from dpca.codec.cells import Components
 from dpca.codec.interpolation import Interpolation
 from dpca.codec.noise import NoiseSteps
 from dpca.codec.rate import least_worth_keeping, rows_at
-from dpca.codec.spectra import from_spectrum, length_in_bits, lengths_of
+from dpca.codec.spectra import alike, from_spectrum, length_in_bits, lengths_of, stacked
 from dpca.kernels.algebra.types import Array
 from dpca.partition.cells import CellGrid
 
@@ -142,14 +143,18 @@ class Quantized:
 
     def components(self, grid: CellGrid, dtype: DTypeLike) -> Components:
         """Decode the components."""
-        rows, first, end = [], 0, 0
-        for rank, lengths in zip(self.rank.tolist(), lengths_of(grid, self.group), strict=True):
-            size = math.prod(lengths)
-            start, end = end, end + rank * size
-            codes = self.basis[start:end].reshape(rank, size).astype(np.float64)
-            found = np.ldexp(codes, -self.exponent[first : first + rank, None].astype(np.int64))
-            rows.append((from_spectrum(found, lengths) if self.spectral and rank else found).astype(dtype))
-            first += rank
+        lengths, ranks, found = lengths_of(grid, self.group), self.rank.tolist(), dict[int, Array]()
+        sizes = [rank * math.prod(each) for rank, each in zip(ranks, lengths, strict=True)]
+        ends, firsts = itertools.accumulate(sizes, initial=0), np.cumsum([0, *ranks])
+        basis = [self.basis[start:end] for start, end in itertools.pairwise(ends)]
+        for few in alike((rank, *each) for rank, each in zip(ranks, lengths, strict=True)):
+            rank = ranks[few[0]]
+            codes = stacked(basis, few).astype(np.float64).reshape(len(few), rank, math.prod(lengths[few[0]]))
+            exponents = self.exponent[firsts[few, None] + np.arange(rank)].astype(np.int64)
+            values = np.ldexp(codes, -exponents[..., None])
+            values = from_spectrum(values, lengths[few[0]]) if self.spectral and rank else values
+            found.update(zip(few.tolist(), values.astype(dtype), strict=True))
+        rows = [found[g] for g in range(len(ranks))]
         return Components(grid, np.ldexp(self.mean.astype(np.float64), -self.mean_exponent), self.group, rows)
 
 
@@ -187,13 +192,14 @@ def rows_kept(components: Components, scores: Array, step: float, n_samples: int
     np.add.at(energy, group, times * powers)
     places = np.bincount(group, minlength=n_groups)
     bits, error = np.zeros((2, n_groups, k))
-    for g, spectrum in enumerate(components.spectra):
-        power = energy[g, : len(spectrum)]
-        codes = spectrum * np.sqrt(power[:, None])
-        bits[g, : len(spectrum)] = length_in_bits(codes)
+    for few, spectra in components.spectra:
+        some = few, slice(spectra.shape[1])
+        power = energy[some]
+        codes = spectra * np.sqrt(power[..., None])
+        bits[some] = length_in_bits(codes)
         # Small values become 0, and the error of the others is that of rounding.
-        lost = np.minimum(np.square(codes), 1 / 12).sum(axis=1)
-        error[g, : len(spectrum)] = np.divide(lost, power, out=np.zeros(len(power)), where=power > 0)
+        lost = np.minimum(np.square(codes), 1 / 12).sum(axis=-1)
+        error[some] = np.divide(lost, power, out=np.zeros(power.shape), where=power > 0)
     shares = (bits / places[:, None])[group]
     kept = measured.pays_off(times, shares.ravel()).reshape(n_cells, k)
     saved, spent = measured.saved.reshape(n_cells, k), times * measured.bits.reshape(n_cells, k) + shares
@@ -233,16 +239,17 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     cell, component = cell[order], component[order]
     rank = np.zeros(n_groups, np.int64)
     np.maximum.at(rank, group[cell], component + 1)
-    exponents, plain, cosines = list[Array](), list[Array](), list[Array]()
-    for g in range(n_groups):
-        with np.errstate(divide="ignore"):
-            exponent = np.rint(np.log2(energy[g, : rank[g]]) / 2)
-        # A component must keep its values even if its scores have almost no energy.
-        exponent = np.where(np.isfinite(exponent), np.clip(exponent, 0, 30), 0).astype(np.int64)
-        exponents.append(exponent)
-        for codes, values in ((plain, rows[g]), (cosines, components.spectra[g])):
-            codes.append(np.rint(np.ldexp(values[: rank[g]].astype(np.float64), exponent[:, None])).ravel())
-    basis, spectrum = np.concatenate(plain), np.concatenate(cosines)
+    with np.errstate(divide="ignore"):
+        exponent = np.rint(np.log2(energy) / 2)
+    # A component must keep its values even if its scores have almost no energy.
+    exponent = np.where(np.isfinite(exponent), np.clip(exponent, 0, 30), 0).astype(np.int64)
+    plain, cosines = dict[int, Array](), dict[int, Array]()
+    for few, spectra in components.spectra:
+        most = min(spectra.shape[1], rank[few].max())
+        for found, values in ((plain, stacked(rows, few)), (cosines, spectra)):
+            codes = np.rint(np.ldexp(values[:, :most].astype(np.float64), exponent[few, :most, None]))
+            found.update((g, one[: rank[g]].ravel()) for g, one in zip(few.tolist(), codes, strict=True))
+    basis, spectrum = (np.concatenate([found[g] for g in range(n_groups)]) for found in (plain, cosines))
     spectral = bool(length_in_bits(spectrum) < length_in_bits(basis))
     mean_exponent = -math.floor(math.log2(step / math.sqrt(n_samples)))
     # Means far from zero are limited to the precision of 32 bits.
@@ -254,7 +261,7 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
         component,
         group,
         rank,
-        np.concatenate(exponents),
+        exponent[np.arange(exponent.shape[1]) < rank[:, None]],
         spectrum if spectral else basis,
         mean,
         mean_exponent,

@@ -222,18 +222,22 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
 
 
 def _byte_ratios(report: Mapping[str, Any]) -> list[tuple[str, float, str]]:
-    """Return what the output is compared with, the ratio and the sizes: first the input, if known, then the samples."""
+    """Return what the output is compared with, the ratio and the sizes: first the input, if known, then the samples.
+
+    Samples are omitted if they have the size of the input, up to the header of a file.
+    """
     if (ratio := report.get("bytes_ratio")) is None:
         return []
     made = "compressed store" if "bytes_compressed" in report else "scores and model"
     given, decoded = report.get("bytes_given"), report.get("bytes_decoded")
     if not decoded:
         return [("the decoded samples", ratio, made)]
-    compared = {"the input": given, "the decoded samples": decoded}
+    compared = [("the input", given)] if given else []
+    if not given or readable_size(given) != readable_size(decoded):
+        compared.append(("the decoded samples", decoded))
     return [
         (what, ratio * size / decoded, f"{readable_size(size)}, {made} {readable_size(round(decoded / ratio))}")
-        for what, size in compared.items()
-        if size
+        for what, size in compared
     ]
 
 

@@ -338,6 +338,14 @@ def test_what_grew_is_not_called_a_compression():
     assert " : " not in told
 
 
+def test_an_array_that_is_as_large_as_its_samples_has_one_ratio() -> None:
+    sizes = {"bytes_ratio": 20.0, "bytes_decoded": 20 * 10**6}
+    told = format_table({**sizes, "bytes_given": 20 * 10**6 + 128})  # the header of a file
+    assert told.count("ratio") == 1
+    assert "20.0 times smaller than the input (20 MB, scores and model 1 MB)" in told
+    assert format_table({**sizes, "bytes_given": 21 * 10**6}).count("ratio") == 2
+
+
 def test_a_picture_that_was_changed_is_not_taken_over(tmp_path):
     pictures = {name: png(figure()) for name in ("comparison", "worst", "ssim_histogram", "appended")}
     write_report(tmp_path, REPORT, pictures)

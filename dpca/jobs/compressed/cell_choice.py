@@ -46,7 +46,7 @@ _READ_MOST, _READ_LEAST, _READ_BYTES = 576, 3 * RUN, 2**27
 _MEASURED_BYTES, _MEASURED_LEAST, _MEASURED_SHARE = 2**22, 2 * RUN, 9
 # Shared components are fitted to about so many cells for each of their values. Twice as many take 3 to 5 % fewer bytes,
 # with and without an overlap.
-_CELLS_A_VALUE = 32
+_CELLS_A_VALUE = 24
 # Tiles of large samples to read.
 _READ_TILES = 144
 # Upper limit of the values of all components, if each cell has its own. Shared components: this many, or a third of
@@ -373,9 +373,10 @@ class _Trial:
         """Fit components to samples."""
         if shared:
             k = max(_SHARED, math.ceil(grid.max_features / _SHARED_VALUES))
-            every = max(1, len(fitted) * grid.n_parts // (_CELLS_A_VALUE * grid.max_features))
+            count = min(len(fitted), math.ceil(_CELLS_A_VALUE * grid.max_features / grid.n_parts))
+            some = fitted[np.linspace(0, len(fitted) - 1, count).round().astype(int)]
             group = groups_of(grid, shared=True)[1]
-            return shared_components(grid, group, self._mean, fitted[::every], k, self._unit)
+            return shared_components(grid, group, self._mean, some, k, self._unit)
         mean = self._mean if fitted is self._fitted else fitted.mean(axis=0, dtype=np.float64)
         least = 0.0 if self._reference is None else _WORTHLESS * self._reference.step * self._unit
         return own_components(grid, mean, fitted, self._own, self._unit, least)
