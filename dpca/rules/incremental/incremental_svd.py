@@ -379,8 +379,7 @@ class IncrementalSVD(StreamingRule):
         check_products(math.isfinite(added))
         floor = 4 * float(np.finfo(dtype_of(basis)).eps) * added
         k = self.rank(d)
-        turn = over.once(partial(truncate, small, basis.shape[0], n_counted=k, floor=floor))
-        values, vectors, discarded, largest = turn
+        values, vectors, discarded, largest = over.once(partial(truncate, small, len(basis), n_counted=k, floor=floor))
         change = change_of((vectors * scale[:, None] / np.sqrt(values)).T, rank)
         change[:, rank:] -= np.outer(change[:, rank:].sum(axis=1), pull)
         rounding, u = state.arrays["rounding"], unit_roundoff(dtype_of(basis))
