@@ -32,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model.fit(stack).save(folder / f"{name}.zarr")
         transform_store(stack, folder / f"{name}.zarr", folder / f"{name}-scores.zarr")
     BandPCA(2, band_size=6000).fit(stack).save(folder / "bands.zarr")
+    PCA(2, gaps="iterate").fit(stack).save(folder / "gaps.zarr")
     encode_store(stack, folder / "cells.zarr", folder / "codes.zarr", psnr=25)
     return folder
 
@@ -59,7 +60,8 @@ STORES = {
     "scores": ("pca-scores.zarr", {"stack": "x.zarr", "model": "pca.zarr"}),
     "scores of cells": ("cells-scores.zarr", {"stack": "x.zarr", "model": "cells.zarr"}),
     "codes": ("codes.zarr", {"stack": "x.zarr"}),
-    "bands, decoded whole": ("x.zarr", {"model": "bands.zarr"}),
+    "bands": ("x.zarr", {"model": "bands.zarr"}),
+    "gaps, decoded whole": ("x.zarr", {"model": "gaps.zarr"}),
 }
 
 
@@ -91,7 +93,7 @@ def test_the_page_shows_what_it_shows_of_small_samples(
 
 
 def test_samples_that_must_be_whole_are_refused(folder: Path, large: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    boxes = opened(folder, "x.zarr", model="bands.zarr")
+    boxes = opened(folder, "x.zarr", model="gaps.zarr")
     monkeypatch.setattr(originals, "MAX_SAMPLE", 10_000)
     with pytest.raises(DataError, match="whole"):
         boxes.view(0, 1, 0)
