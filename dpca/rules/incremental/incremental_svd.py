@@ -377,9 +377,9 @@ class IncrementalSVD(StreamingRule):
         np.multiply(gram, np.outer(gains, gains), out=small[rank:, rank:])
         added = float(np.trace(small[rank:, rank:]))
         check_products(math.isfinite(added))
-        floor = 4 * float(np.finfo(dtype_of(basis)).eps) * added
-        k = self.rank(d)
-        values, vectors, discarded, largest = over.once(partial(truncate, small, len(basis), n_counted=k, floor=floor))
+        k, floor = self.rank(d), 4 * float(np.finfo(dtype_of(basis)).eps) * added
+        turn = over.once(partial(truncate, small, basis.shape[0], n_counted=k, floor=floor))
+        values, vectors, discarded, largest = turn
         change = change_of((vectors * scale[:, None] / np.sqrt(values)).T, rank)
         change[:, rank:] -= np.outer(change[:, rank:].sum(axis=1), pull)
         rounding, u = state.arrays["rounding"], unit_roundoff(dtype_of(basis))
