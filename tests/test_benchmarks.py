@@ -78,7 +78,7 @@ def test_workers_are_compared(cluster: Any, tmp_path: Path) -> None:
 
 
 def test_a_spread_basis_is_compared(cluster: Any, tmp_path: Path) -> None:
-    path = spread_speed.stack(tmp_path, 40, 2**12)
+    path = spread_speed.stack(tmp_path, 40, 2**12, "uint8")
     time, memory = spread_speed.compared_sides(path, 1, cluster, cluster)
     assert (time.unit, memory.unit) == ("CPU s", "bytes")
     assert set(time.sides) == set(memory.sides) == {"one worker", "spread"}

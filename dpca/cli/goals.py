@@ -10,7 +10,6 @@ from dpca.choices import GOALS, MEAN_GOALS, QUALITIES
 from dpca.cli.arguments import add_parameters, options_of, positive_number, value_parser
 from dpca.parameters.denoising import DenoisingParameters
 from dpca.parameters.kinds import number
-from dpca.storage.errors import DataError
 
 _GOALS = ", ".join(name.replace("_", "-") for name in GOALS)
 _BY_VARIABLE = (
@@ -65,6 +64,8 @@ def check_masked_goal(mask: str | None, goals: Iterable[str]) -> None:
     ------
     DataError
     """
+    from dpca.storage.errors import DataError
+
     if mask is not None and (means := [name for name in goals if name in MEAN_GOALS]):
         raise DataError(
             f"the goal {means[0]} counts values outside of the mask, which have no error: give an error bound, such "
@@ -80,6 +81,8 @@ def options_by_variable(options: argparse.Namespace, folder: str) -> dict[str, a
     DataError
         If an option of one variable is given for all.
     """
+    from dpca.storage.errors import DataError
+
     ((goal, values),) = (getattr(options, "quality", None) or {"": None}).items()
     if not isinstance(values, dict):
         return {}

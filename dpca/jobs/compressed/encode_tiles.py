@@ -44,6 +44,8 @@ from dpca.storage.transaction.workspace import Workspace
 
 # Tiles of a box along each axis that are tried: neighbors of larger boxes are decoded less often.
 _TIMES = (8, 4, 2, 1)
+# Tasks that are enough for smaller boxes not to be tried.
+_ENOUGH_TASKS = 16
 # Codes of a tile that are planned for before they are known: this share of its values.
 POSITIONS = 1 / 4
 
@@ -158,17 +160,19 @@ def measure_jobs(
 def measure_job(
     jobs: Iterable[MeasureJob], tiles: Tiles, run: Run, *, promised: bool, store: TiledCompressed | None = None
 ) -> tuple[MeasureJob, int]:
-    """Return the pass with the largest boxes that fit the memory and give each parallel task one, and its task's bytes.
+    """Return the pass with the largest boxes that fit the memory and make enough tasks, and the bytes of a task.
+
+    Sums over boxes are rounded, so that boxes must not depend on the number of workers.
 
     Raises
     ------
     PlanError
         If not even a tile fits.
     """
-    budget, n_parallel = run.task_bytes(), run.n_parallel()
+    budget = run.task_bytes()
     for job in jobs:
         need = job.task_bytes(store, tiles, promised=promised)
-        if need <= budget and (job.n_units >= n_parallel or job.box == tiles.tile_shape):
+        if need <= budget and (job.n_units >= _ENOUGH_TASKS or job.box == tiles.tile_shape):
             break
     require_memory(f"a tile of {math.prod(tiles.tile_shape):,} attributes", need, budget)
     return job, need

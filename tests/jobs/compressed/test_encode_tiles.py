@@ -325,9 +325,10 @@ def test_the_plan_of_a_job_knows_tiles(tmp_path: Path, monkeypatch: pytest.Monke
     one, two = plan_job(given, settings, workers=[1, 2], budget=200 * 10**6)
     assert [*one.stages] == ["ingest"] * ingested + ["fit", "encode"]
     assert (one.samples, one.sample_shape) == (2, (157, 133))
-    assert one.stages["encode"].seconds == pytest.approx(3600 * x.size, rel=1e-3)
-    # Two workers measure boxes of 100 x 100, which is 2 x 2 tiles, with the pixels of windows that extend beyond.
-    assert two.stages["encode"].seconds == pytest.approx(3600 * (106 + 57) * (106 + 33), rel=1e-3)
+    # Boxes are tiles of 50 x 50, with the pixels of windows that extend beyond.
+    values = len(x) * (3 * 56 + 7) * (2 * 56 + 33)
+    assert one.stages["encode"].seconds == pytest.approx(3600 * values, rel=1e-3)
+    assert two.stages["encode"].seconds == pytest.approx(1800 * values, rel=1e-3)
 
 
 def test_the_second_pass_is_measured_for_a_plan(tmp_path: Path) -> None:
@@ -345,13 +346,15 @@ def test_the_second_pass_is_measured_for_a_plan(tmp_path: Path) -> None:
         second(Workers(1, 1, 10**6))
 
 
-def test_every_task_measures_a_box_if_there_are_enough_tiles(tmp_path: Path) -> None:
+def test_boxes_are_smaller_if_there_are_few_and_do_not_depend_on_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pictures(tmp_path / "stack.zarr", (2, 157, 133))
     source, tiles = as_source(open_stack(tmp_path / "stack.zarr")), Tiles(2, (157, 133), (50, 50))
-    found = []
-    for n in (1, 2, 4, 12, 50):
-        jobs = encode_tiles.measure_jobs(source, tiles, ("sample", "y", "x"), ("",) * 3, (0, 255))
-        job, need = encode_tiles.measure_job(jobs, tiles, Run(threads=n, memory=10**9), promised=False)
-        assert need == job.task_bytes(None, tiles, promised=False)
-        found.append((job.n_units, job.box, job.rows))
-    assert found == [(1, (157, 133), 16), *[(4, (100, 100), 16)] * 2, *[(12, (50, 50), 16)] * 2]
+    for enough, expected in ((1, (1, (157, 133))), (2, (4, (100, 100))), (12, (12, (50, 50))), (50, (12, (50, 50)))):
+        monkeypatch.setattr(encode_tiles, "_ENOUGH_TASKS", enough)
+        for n in (1, 3, 50):
+            jobs = encode_tiles.measure_jobs(source, tiles, ("sample", "y", "x"), ("",) * 3, (0, 255))
+            job, need = encode_tiles.measure_job(jobs, tiles, Run(threads=n, memory=10**9), promised=False)
+            assert need == job.task_bytes(None, tiles, promised=False)
+            assert (job.n_units, job.box, job.rows) == (*expected, 16)
