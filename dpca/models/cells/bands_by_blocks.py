@@ -25,6 +25,7 @@ from dpca.models.cells.partition_rule import FEW_SAMPLES, PartFold, joined_varia
 from dpca.models.linear.component_store import MOST_BYTES, ComponentStore, folder_for
 from dpca.partition.bands import Bands
 from dpca.partition.cells import CellGrid
+from dpca.representation.by_blocks import LARGE_SAMPLE
 from dpca.representation.on_disk import ArrayOnDisk
 from dpca.rules.covariance.band_blocks import BandGrams, BandImages, band_components
 from dpca.rules.covariance.moments import Moments
@@ -33,8 +34,6 @@ from dpca.storage.arrays.layout import Layout, axes_for, box_shape, boxes_of
 from dpca.storage.remote.memory import usable_bytes
 from dpca.storage.run import Run
 
-# Samples of more bytes in float64 are read in blocks of attributes, as fields are.
-_LARGE_SAMPLE = 2**26
 # Attributes of a shard of the labels.
 _LABELS_OF_A_SHARD = 2**20
 
@@ -46,8 +45,8 @@ def suits_blocks(source: Source, partition: Bands) -> bool:
 
 
 def is_large(shape: Sequence[int]) -> bool:
-    """Return whether samples of a shape are read in blocks of attributes."""
-    return 8 * math.prod(shape) > _LARGE_SAMPLE
+    """Return whether samples of a shape are large, in float64: they are read in blocks of attributes."""
+    return 8 * math.prod(shape) > LARGE_SAMPLE
 
 
 class BandsByBlocks(ResultWriter):

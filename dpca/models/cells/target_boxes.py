@@ -30,14 +30,13 @@ from dpca.models.base.mapped import mapped_array, release
 from dpca.models.cells.partition_rule import neighbors
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
+from dpca.representation.by_blocks import LARGE_SAMPLE
 from dpca.representation.cell_boxes import part_of, places_of_cells, whole_cells, with_neighbors
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage.arrays.layout import box_shape, boxes_of
 from dpca.storage.remote.memory import thread_count
 from dpca.storage.remote.tasks import run_in_order
 
-# Samples of more bytes in float64 are measured box by box.
-_LARGE_SAMPLE = 2**26
 # Bytes of the components and the temporary arrays of a box, and of its samples in floating point.
 _BOX_BYTES = 2**25
 # Arrays of the size of a sample in the work on one, besides components.
@@ -65,8 +64,8 @@ class CellBoxes:
 
     @staticmethod
     def suit(partition: Partition) -> bool:
-        """Return whether samples are measured box by box: if they are large, and divided into cells."""
-        return isinstance(partition, CellGrid) and 8 * math.prod(partition.sample_shape) > _LARGE_SAMPLE
+        """Return whether samples are measured box by box: if they are large, in float64, and divided into cells."""
+        return isinstance(partition, CellGrid) and 8 * math.prod(partition.sample_shape) > LARGE_SAMPLE
 
     @cached_property
     def n_components(self) -> int:

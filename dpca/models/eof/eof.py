@@ -24,14 +24,14 @@ from dpca.models.eof.eof_store import StoredEOF
 from dpca.models.eof.fields import Field, FieldNames, attributes_of, scale_of, series_given
 from dpca.models.eof.projection import field_of, maps_of, scores_of
 from dpca.models.eof.rotation import RotatedEOF, rotated
-from dpca.models.eof.variables import field_given
+from dpca.models.eof.variables import field_given, merged_exactly
 from dpca.models.linear.pca import PCA
 from dpca.models.linear.pca_solvers import SOLVERS
 from dpca.models.streaming.streaming_methods import default_method
 from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.parameters.eof import STREAMING, EOFParameters
 from dpca.storage.arrays.labelled import is_labelled
-from dpca.storage.errors import DataError, one_line
+from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
 from dpca.storage.readers.base import require
 from dpca.storage.run import Run
@@ -286,18 +286,13 @@ class EOF(EOFParameters, StoredEOF, BaseEstimator):  # type: ignore[misc]
             is not installed.
         """
         check_is_fitted(self, "model_")
-        xarray = require("xarray", "xarray", "a field with names")
+        require("xarray", "xarray", "a field with names")
         if not self._given.named:
             raise DataError("the field had no names of dims: fit an xarray.DataArray")
         pcs = self.pcs(scaling)
         maps = self.eofs({0: 0, 1: 2, 2: 1}[scaling])
         parts = [*self._given.merged(maps), pcs, self.explained_variance_, self.explained_variance_ratio_]
-        try:
-            return xarray.merge(parts, join="exact", combine_attrs="drop")
-        except ValueError as error:
-            raise DataError(
-                f"variables have different coordinates along a dim, rename it ({one_line(error)})"
-            ) from error
+        return merged_exactly(parts, "drop")
 
     def rotate(
         self, method: str = "varimax", n_modes: int | None = None, *, kaiser: bool = True, power: int = 4

@@ -16,14 +16,15 @@ from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array, PickledByFields, Region
 from dpca.models.base.mapped import release
 from dpca.models.eof.anomalies import AnomalyMap, gap_error
-
-# Fields of more bytes, in float64, keep their axes. Smaller ones have columns for the grid points with data only.
-_LARGE_FIELD = 2**26
+from dpca.representation.by_blocks import LARGE_SAMPLE
 
 
 def is_large(n_places: int) -> bool:
-    """Return whether a field of this number of grid points is large."""
-    return 8 * n_places > _LARGE_FIELD
+    """Return whether a field of this number of grid points is large, in float64: it keeps its axes.
+
+    Smaller ones have columns for the grid points with data only.
+    """
+    return 8 * n_places > LARGE_SAMPLE
 
 
 @dataclass(frozen=True, eq=False)

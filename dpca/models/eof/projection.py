@@ -9,6 +9,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+from dask.base import is_dask_collection
 from dask.delayed import delayed
 
 from dpca.engine.sources.finite import check_finite
@@ -24,10 +25,11 @@ from dpca.models.eof.on_grid import GridAnomalies, GridAnomalySource
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.on_disk import ArrayOnDisk
 from dpca.storage.arrays.layout import box_shape, boxes_of
+from dpca.storage.remote.clusters import cluster_errors
 from dpca.storage.remote.tasks import run_in_order
 from dpca.storage.run import Run
 
-# Size of the blocks of anomalies that are projected at once, and about the size of those of a task.
+# Size of the blocks of anomalies that are projected at once, and about the size of a task of a cluster.
 _BLOCK_BYTES, _TASK_BYTES = 2**25, 2**28
 # Bytes of the anomalies in floating point, or of the components, of a box.
 _BOX_BYTES = 2**24
@@ -71,18 +73,23 @@ def projected(anomalies: AnomalySource, basis: LinearRepresentation, run: Run, *
     dtype = basis.score_dtype(anomalies.dtype)
     if (lazy := anomalies.as_dask()) is not None:
         return da.map_blocks(project, lazy, chunks=(lazy.chunks[0], k), dtype=dtype, meta=np.empty((0, 0), dtype))
-    run, each, chunk = run.here() if anomalies.in_process else run, d * anomalies.dtype.itemsize, anomalies.chunks[0]
-    spans = blocks(n, -(-max(1, _TASK_BYTES // each) // chunk) * chunk)
-    shared = project if run.client is None else run.client.scatter(project, hash=False)
-    rows, region = max(1, _BLOCK_BYTES // each), ((0, d),)
+    client = None if anomalies.in_process else run.client
+    each, chunk = d * anomalies.dtype.itemsize, anomalies.chunks[0]
+    spans = blocks(n, -(-max(1, (_BLOCK_BYTES if client is None else _TASK_BYTES) // each) // chunk) * chunk)
+    rows, region, shared = max(1, _BLOCK_BYTES // each), ((0, d),), project
+    if client is not None:
+        with cluster_errors(client):
+            shared = client.scatter(project, hash=False)
 
     def calls() -> Iterator[tuple[Any, ...]]:
         for few in spans:
             samples = few.start, few.stop
-            piece = anomalies if run.client is None else anomalies.piece(samples, region)
+            piece = anomalies if client is None else anomalies.piece(samples, region)
+            if client is not None and is_dask_collection(piece):  # a source of a source, made by a task of its own
+                piece = client.compute(piece)
             yield piece, samples, rows, shared
 
-    parts = run_in_order(_scores_between, calls(), client=run.client, threads=run.n_threads, name="projection")
+    parts = run_in_order(_scores_between, calls(), client=client, threads=run.n_threads, name="projection")
     return np.concatenate([np.empty((0, k), dtype), *parts])
 
 

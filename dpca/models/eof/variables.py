@@ -18,7 +18,7 @@ from dpca.models.base.labelled import Labels
 from dpca.models.base.store import StoredModel
 from dpca.models.eof.fields import Field, FieldNames
 from dpca.storage.arrays.labelled import is_labelled, labelled_array
-from dpca.storage.errors import DataError
+from dpca.storage.errors import DataError, one_line
 
 # The facts of variables in a store, and the forms in which variables are given.
 _VARIABLES, _FORMS = "variables", ("list", "tuple", "dict", "Dataset")
@@ -237,6 +237,22 @@ def variables_read(stored: StoredModel, names: FieldNames) -> FieldNames:
     return VariableNames(
         None, names.labelled, names.along, names.dim, tuple(variables), shapes=shapes, keys=keys, form=form
     )
+
+
+def merged_exactly(parts: Sequence[Any], combine_attrs: Any) -> Any:
+    """Return an ``xarray.Dataset`` of parts with equal coordinates; ``combine_attrs`` as in ``xarray.merge``.
+
+    Raises
+    ------
+    DataError
+        If coordinates along a dim differ.
+    """
+    import xarray
+
+    try:
+        return xarray.merge(parts, join="exact", combine_attrs=combine_attrs)
+    except ValueError as error:
+        raise DataError(f"variables have different coordinates along a dim, rename it ({one_line(error)})") from error
 
 
 def _prefix(i: int) -> str:

@@ -24,6 +24,7 @@ from dpca.models.eof.fields import FieldNames
 from dpca.models.eof.variables import (
     SeveralVariables,
     VariableNames,
+    merged_exactly,
     variables_given,
     variables_read,
     variables_stored,
@@ -35,7 +36,7 @@ from dpca.parameters.common import VARIABLE
 from dpca.representation.lazy import as_lazy
 from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.arrays.labelled import is_labelled
-from dpca.storage.errors import DataError, one_line
+from dpca.storage.errors import DataError
 from dpca.storage.run import Run
 
 # The fact of a store that names the dim of samples of several variables.
@@ -204,8 +205,6 @@ class WithVariables(WithWeights):
         data = super().to_xarray()
         if (names := self._variables) is None:
             return data
-        import xarray  # the call above requires it
-
         found = [data.drop_vars(["components", "mean"])]
         for name, values in (("components", self.components_), ("mean", self.mean_)):
             lead = COMPONENT if values.ndim == 2 else None
@@ -215,12 +214,7 @@ class WithVariables(WithWeights):
                 own = tuple(f"{key}_dim_{i}" for i in range(1, part.ndim))
                 found.append(_with_labels(part, one.labels or Labels(own, own, None, None, {}), lead, None))
                 found[-1].name = f"{key}_{name}"
-        try:
-            return xarray.merge(found, join="exact", combine_attrs="drop_conflicts")
-        except ValueError as error:
-            raise DataError(
-                f"variables have different coordinates along a dim, rename it ({one_line(error)})"
-            ) from error
+        return merged_exactly(found, "drop_conflicts")
 
     def _by_variable(self, values: Any, lead: str | None, scores: Labelled | None = None) -> Any:
         """Return values, with the dim ``lead`` or those of ``scores`` first, in the form of the variables."""

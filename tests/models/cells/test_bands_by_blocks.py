@@ -27,7 +27,7 @@ SHAPE = (40, 90)
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all samples count as large, and be read in several blocks."""
-    monkeypatch.setattr(bands_by_blocks, "_LARGE_SAMPLE", 0)
+    monkeypatch.setattr(bands_by_blocks, "LARGE_SAMPLE", 0)
     monkeypatch.setattr("dpca.models.base.attribute_blocks._SHORT_TASK", 2**12)
 
 
@@ -69,7 +69,7 @@ def test_moments_and_bands_are_those_of_whole_samples(tmp_path: Path, monkeypatc
     path = stored(tmp_path, x, (1, 7, 90))
     options: Any = {"band_size": 64, "random_state": 0, "n_intervals": 4}
     model = BandPCA(2, **options).fit(path)
-    monkeypatch.setattr(bands_by_blocks, "_LARGE_SAMPLE", 2**40)
+    monkeypatch.setattr(bands_by_blocks, "LARGE_SAMPLE", 2**40)
     other = BandPCA(2, **options).fit(path)
     np.testing.assert_array_equal(model.bands_.labels, other.bands_.labels)
     np.testing.assert_allclose(model.explained_variance_, other.explained_variance_, rtol=1e-9)
@@ -83,7 +83,7 @@ def test_small_memory_is_enough_also_if_samples_are_not_large(tmp_path: Path, mo
     run = Run(threads=1, memory=27 * 2**20)
     model = BandPCA(2, **options).fit(path, run=run)
     assert model.fit_report_.plan.task_bytes <= 27 * 2**20
-    monkeypatch.setattr(bands_by_blocks, "_LARGE_SAMPLE", 2**40)
+    monkeypatch.setattr(bands_by_blocks, "LARGE_SAMPLE", 2**40)
     again = BandPCA(2, **options).fit(path, run=run)
     assert "blocks of attributes" in again.fit_report_.note
     np.testing.assert_array_equal(again.components_, model.components_)
@@ -131,7 +131,7 @@ def test_the_number_of_components_may_follow_from_the_samples(
     x = patterned(9, SHAPE, "uint8", 2)
     options: Any = {"band_size": 100, "mapping": "random", "random_state": 0, **choice}
     model = BandPCA(**options).fit(x)
-    monkeypatch.setattr(bands_by_blocks, "_LARGE_SAMPLE", 2**40)
+    monkeypatch.setattr(bands_by_blocks, "LARGE_SAMPLE", 2**40)
     other = BandPCA(**options).fit(x)
     np.testing.assert_array_equal(model.ranks_, other.ranks_)
     np.testing.assert_allclose(model.explained_variance_, other.explained_variance_, rtol=1e-9)

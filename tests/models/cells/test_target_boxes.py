@@ -33,7 +33,7 @@ def test_the_choice_is_that_of_whole_samples(
     zarr.create_array(path, data=x, chunks=(3, 20, 17, *shape[2:]))
     options: Any = {"cell_shape": 8, "overlap": overlap, "random_state": 0, **target}
     other = CellPCA(**options).fit(path)
-    monkeypatch.setattr(target_boxes, "_LARGE_SAMPLE", 0)
+    monkeypatch.setattr(target_boxes, "LARGE_SAMPLE", 0)
     monkeypatch.setattr(target_boxes, "_BOX_BYTES", 2**17)
     for name in ("_all_found", "_blocks"):
         monkeypatch.setattr(targets, name, lambda *args: pytest.fail("a whole sample"))

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from dpca import EOF, PCA
 from dpca.models import GapWarning
-from dpca.models.eof import projection
 from dpca.storage import DataError
 from dpca.storage.run import Run
 from dpca.timeseries import lagged
@@ -130,22 +129,6 @@ def test_on_workers_from_a_path(tmp_path: Path, cluster: Any) -> None:
     eof = EOF(3, weights=COSLAT, detrend=True, **SMALL_BATCHES).fit(str(tmp_path / "sst.zarr"), run=Run(client=cluster))
     expected = EOF(3, weights=COSLAT, detrend=True, **SMALL_BATCHES).fit(SST.values)
     np.testing.assert_allclose(eof.explained_variance_, expected.explained_variance_, rtol=1e-8)
-
-
-@pytest.mark.parametrize("task", [1, 2**14, 2**28])
-def test_workers_and_threads_project_samples_in_tasks_of_any_size(
-    task: int, tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = zarr.create_array(tmp_path / "sst.zarr", data=SST.values, chunks=(10, 3, LON))
-    eof = EOF(3).fit(str(tmp_path / "sst.zarr"), run=Run(client=cluster))
-    monkeypatch.setattr(projection, "_TASK_BYTES", task)
-    series = truth(plain(weights=None), 3)[2]
-    for found in (eof.pcs(), eof.project(str(tmp_path / "sst.zarr")), eof.project(SST.values)):
-        np.testing.assert_allclose(found, series, atol=1e-6 * np.abs(series).max())
-    stored[33, *np.argwhere(SEA.reshape(LAT, LON))[0]] = np.nan
-    with pytest.raises(DataError, match="finite") as caught:
-        eof.project(str(tmp_path / "sst.zarr"))
-    assert "sample 33" in str(caught.value)
 
 
 def test_what_is_subtracted_and_divided_by() -> None:

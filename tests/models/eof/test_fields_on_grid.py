@@ -54,7 +54,7 @@ def x() -> xr.DataArray:
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_grid, "_LARGE_FIELD", 1000)
+    monkeypatch.setattr(on_grid, "LARGE_SAMPLE", 1000)
     monkeypatch.setattr(projection, "_BOX_BYTES", 2**13)  # many boxes, of some samples
     monkeypatch.setattr(field_survey, "_REGRESSED", 1000)
 
@@ -85,7 +85,7 @@ def both(x: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> tu
     large = EOF(K, **options).fit(x)
     assert large.model_.sample_shape_ == SHAPE
     with monkeypatch.context() as small:
-        small.setattr(on_grid, "_LARGE_FIELD", 2**26)
+        small.setattr(on_grid, "LARGE_SAMPLE", 2**26)
         known = EOF(K, **options).fit(x)
     assert known.model_.sample_shape_ == (known.n_places_,) == (large.n_places_,)
     return large, known

@@ -51,7 +51,7 @@ def x() -> np.ndarray[Any, Any]:
 def on_grid(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the field is large, so that samples keep their axes."""
     if request.param:
-        monkeypatch.setattr(on_grid_module, "_LARGE_FIELD", 1000)
+        monkeypatch.setattr(on_grid_module, "LARGE_SAMPLE", 1000)
     return bool(request.param)
 
 
