@@ -159,9 +159,10 @@ def _own(workers: int | None, memory: str | int | None) -> Iterator[Any]:
                 client = Client(cluster)
                 stack.callback(_close, client)
             except (OSError, RuntimeError) as error:
+                fewer = f", or use fewer workers than {n_workers}" if n_workers > 1 else ""
                 raise ClusterError(
-                    f"the cluster on this machine could not be started ({one_line(error)}): use fewer workers than "
-                    f"{n_workers}"
+                    f"the cluster on this machine could not be started ({one_line(error)}): start it from a program in "
+                    f"a file, under 'if __name__ == \"__main__\":'{fewer}"
                 ) from error
         yield client
 

@@ -6,7 +6,8 @@ Incremental SVD of 50 components with all its certificates, by blocks of attribu
 one. Samples are volumes in chunks of a slab each, float32 unless ``--dtype uint8`` is given. Time is that of the
 critical path in processor seconds: the busiest worker and this process, which holds the scheduler and adds the sums.
 Memory is the growth of a worker's peak. The ratios hardly depend on the number of attributes.
-``--attributes 16777216 --samples 2000`` is the stack for which they were asked; one worker then needs 45 GB.
+``--attributes 16777216 --samples 2000`` is the stack for which they were asked; one worker then needs 45 GB, and with
+``--oversampling 10 --batch 20`` less than half of it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.sides import Line, at_most, options_of, print_line, ratio_of
 from tests.engine.folds.worker_memory import forget_peak, status
 
-_K, _BATCH, _SLABS = 50, 100, 16
+_K, _SPARE, _BATCH, _SLABS = 50, 60, 100, 16
 
 
 def stack(folder: Path, n: int, d: int, dtype: str) -> str:
@@ -68,18 +69,20 @@ def measured(client: Any, work: Callable[[], object]) -> tuple[float, float]:
     return busiest + here, max(1, *(peak - grown[at] for at, peak in client.run(status, "VmHWM:").items()))
 
 
-def compared_sides(path: str, rounds: int, one: Any, two: Any) -> Iterator[Line]:
+def compared_sides(
+    path: str, rounds: int, one: Any, two: Any, batch: int = _BATCH, spare: int = _SPARE
+) -> Iterator[Line]:
     """Compare the workers of two clusters."""
     source = as_source(path)
     n, shape = source.shape[0], tuple(source.shape[1:])
-    k = min(_K, n)
-    rule: Any = InBatches(Sampled(Watched(IncrementalSVD(k), n)), min(_BATCH, n), chain=True)
+    k, batch = min(_K, n), min(batch, n)
+    rule: Any = InBatches(Sampled(Watched(IncrementalSVD(k, oversampling=spare), n)), batch, chain=True)
     sides: dict[str, tuple[Any, Callable[[], object]]] = {
         "one worker": (one, lambda: fold(rule, source, Whole(shape), run=Run(client=one))),
         "spread": (two, lambda: spread_fold(rule, source, run=Run(client=two))),
     }
     found = [{name: measured(*side) for name, side in sides.items()} for _ in range(rounds)]
-    where = f"{n} {source.dtype} volumes of {shape[0] * shape[1]:,} attributes, {k} components"
+    where = f"{n} {source.dtype} volumes of {shape[0] * shape[1]:,} attributes, {k} + {spare} directions"
     for i, (name, unit, asked) in enumerate((("time", "CPU s", 0.65), ("memory", "bytes", 0.55))):
         values = [{side: each[side][i] for side in sides} for each in found]
         yield at_most(
@@ -87,14 +90,16 @@ def compared_sides(path: str, rounds: int, one: Any, two: Any) -> Iterator[Line]
         )
 
 
-def lines(inputs: Inputs, n: int = 400, d: int = 2**20, dtype: str = "float32") -> Iterator[Line]:
+def lines(
+    inputs: Inputs, n: int = 400, d: int = 2**20, dtype: str = "float32", batch: int = _BATCH, spare: int = _SPARE
+) -> Iterator[Line]:
     """Measure both sides in turn."""
     n, d = (40, 2**12) if inputs.quick else (n, d)
     sizes = (("large", (n, d)), ("small", (40, 2**12)))
     path, small = (stack(inputs.folder / name, *size, dtype) for name, size in sizes)
     with open_client(workers=1, memory="60GB") as one, open_client(workers=2, memory="60GB") as two:
-        list(compared_sides(small, 1, one, two))  # loads code
-        yield from compared_sides(path, inputs.rounds, one, two)
+        list(compared_sides(small, 1, one, two, batch, spare))  # loads code
+        yield from compared_sides(path, inputs.rounds, one, two, batch, spare)
 
 
 def main() -> int:
@@ -103,10 +108,13 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=400)
     parser.add_argument("--attributes", type=int, default=2**20)
     parser.add_argument("--dtype", choices=("float32", "uint8"), default="float32")
+    parser.add_argument("--batch", type=int, default=_BATCH, help="samples of a batch (default: %(default)s)")
+    parser.add_argument("--oversampling", type=int, default=_SPARE, help="further directions (default: %(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=".") as folder:
         inputs = Inputs(Path(folder).resolve(), options.source, options.rounds, options.quick)
-        for line in lines(inputs, options.samples, options.attributes, options.dtype):
+        sizes = options.samples, options.attributes, options.dtype, options.batch, options.oversampling
+        for line in lines(inputs, *sizes):
             print_line(line)
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -306,3 +307,16 @@ def test_workers_that_are_still_importing_do_not_print_a_traceback(tmp_path: Pat
     assert set(found) == set(blocked)
     for kind, mask in found.items():
         assert all(mask >> (number - 1) & 1 for number in blocked[kind])
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("guard", ["", 'if __name__ == "__main__":\n    '])
+def test_a_program_that_workers_cannot_import_is_told_why(guard: str, tmp_path: Path) -> None:
+    """A worker imports the main program. Without a guard it would start a cluster, too. Standard input is no file."""
+    program = f"from dpca.engine.clusters.cluster import open_client\n{guard}with open_client(workers=1): pass\n"
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    command, given = ([sys.executable, "-"], program) if guard else ([sys.executable, str(path)], "")
+    said = subprocess.run(command, input=given, capture_output=True, text=True, cwd=tmp_path)
+    assert said.returncode == 1
+    assert re.search("ClusterError: .* in a file.*__main__", said.stderr)
