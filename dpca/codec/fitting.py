@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-import scipy.linalg
 
 from dpca.codec.cells import Components
 from dpca.codec.slabs import slabs_of, whole_of
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.linalg import gram_lower, iterates, leading_eigh
 from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.unlocked import eigh, syrk
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 
@@ -39,9 +39,7 @@ def shared_components(grid: CellGrid, group: Array, mean: Array, samples: Array,
     for _, part, values in slabs_of(grid, whole_of(grid.sample_shape)).split(samples, mean.astype(dtype)):
         total = squares.setdefault(int(group[part.cell]), np.zeros((len(values),) * 2, dtype))
         scaled = values if unit == 1 else values * dtype.type(unit)
-        (syrk,) = scipy.linalg.get_blas_funcs(("syrk",), (scaled,))
-        # For Fortran, both matrices are transposed: their upper triangle is our lower one.
-        syrk(1.0, scaled.T, beta=1.0, c=total.T, trans=True, overwrite_c=True, lower=False)
+        syrk(scaled, total, beta=1.0, rows=True)
     rows = [_every_eigenpair(squares[g])[1][:k] for g in range(len(squares))]
     return Components(grid, _filtered_mean(grid, mean), group, rows)
 
@@ -118,5 +116,5 @@ def _every_eigenpair(square: Array) -> tuple[Array, Array]:
 
     Only the lower triangle is read; the matrix is overwritten. Single precision suffices for trials.
     """
-    values, vectors = scipy.linalg.eigh(square.T, lower=False, overwrite_a=True, check_finite=False, driver="evd")
-    return np.maximum(values[::-1], 0), np.ascontiguousarray(vectors.T[::-1])
+    values = eigh(square)
+    return np.maximum(values[::-1], 0), np.ascontiguousarray(square[::-1])

@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from threadpoolctl import ThreadpoolController
 
+from dpca.kernels.algebra.types import blocks
 from dpca.storage.progress import Stage
 from dpca.storage.remote.clusters import cluster_errors, for_workers, task_key, worker_threads
+from dpca.storage.remote.memory import thread_count
 from dpca.storage.remote.sharing import share_storage_options
 
 if TYPE_CHECKING:
@@ -97,6 +99,15 @@ def run_in_order(
     if threads == 1:
         return (function(*call) for call in calls)
     return _run(partial(_Threads, threads), function, calls, window or 2 * threads)
+
+
+def run_in_blocks(function: Callable[[slice], T], n: int, size: int) -> list[T]:
+    """Return the results of a function for slices of ``size`` that cover ``n`` rows, computed in threads.
+
+    The slices do not depend on the number of threads.
+    """
+    calls = [(few,) for few in blocks(n, size)]
+    return list(run_in_order(function, calls, threads=max(1, min(len(calls), thread_count()))))
 
 
 def map_shards(

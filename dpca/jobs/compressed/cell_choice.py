@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -152,7 +153,10 @@ def choose_cells(
     all are fitted, and some are measured.
     """
     first = cells_tried(model, stack.sample_shape, stack.axes[1:])
-    with closing(run.progress("choose cells", len(first) + 1, "kinds of cells")) as stage:
+    with (
+        ThreadPoolExecutor(1) as beside,
+        closing(run.progress("choose cells", len(first) + 1, "kinds of cells")) as stage,
+    ):
         trial = _Trial(stack, goal, kept)
         if isinstance(stack, TiledStack):
             # A cell at the same place of every tile shows something else in each, so its own components would be
@@ -160,6 +164,8 @@ def choose_cells(
             without = {**first[0], "overlap": 0}
             first = [first[0], *([without] if without != first[0] else [])]
         first = [first[0], *(cells for cells in first[1:] if fits(cells | trial.most_components(cells)))]
+        if first[0]["overlap"] and first[1:]:
+            trial.begin({**first[0], "overlap": 0}, beside)  # most photographs need it
         tried: list[tuple[dict[str, Any], float, int]] = []
 
         def attempt(parameters: dict[str, Any]) -> None:
@@ -231,6 +237,7 @@ class _Trial:
     def __init__(self, stack: Stack, goal: Goal, kept: DoneMarkers | None = None) -> None:
         self._stack, self._goal, self._kept = stack, goal, kept
         self._reference: _Reference | None = None
+        self._begun: Future[Trials] | None = None
         self._least = math.inf
         n = stack.n_samples
         most_bytes = _READ_TILES * stack.nbytes // n if isinstance(stack, TiledStack) else _READ_BYTES
@@ -277,8 +284,7 @@ class _Trial:
             size, rank = math.inf if found["size"] is None else found["size"], found["rank"]
             self._least = min(size, self._least)
             return size, rank
-        shape, cell, overlap = self._measured.shape[1:], parameters["cell_shape"], parameters["overlap"]
-        grid = LappedGrid(shape, tuple(cell), overlap) if overlap else CellGrid(shape, tuple(cell))
+        grid = self._grid(parameters)
         try:
             size, rank = self._encoded(grid, shared=parameters["shared"])
         except (UnmetError, UnreachedError):
@@ -291,6 +297,15 @@ class _Trial:
             kept = {"size": None if math.isinf(size) else size, "rank": rank, "reference": reference}
             self._kept.mark_done(name, record=kept)
         return size, rank
+
+    def begin(self, parameters: Mapping[str, Any], beside: ThreadPoolExecutor) -> None:
+        """Begin to fit the second kind of shared cells, in another thread."""
+        grid = self._grid(parameters)
+        self._begun = beside.submit(self._trials, grid, self._fitted, self._measured, shared=True)
+
+    def _grid(self, parameters: Mapping[str, Any]) -> CellGrid:
+        shape, cell, overlap = self._measured.shape[1:], parameters["cell_shape"], parameters["overlap"]
+        return LappedGrid(shape, tuple(cell), overlap) if overlap else CellGrid(shape, tuple(cell))
 
     def _encoded(self, grid: CellGrid, *, shared: bool) -> tuple[float, int]:
         """Return the bytes of the store, and the most components of a cell.
@@ -307,7 +322,10 @@ class _Trial:
                 self._check_in_some_values(reference, grid)
             elif size := self._in_some_cells(reference, grid):
                 return size, 0
-        trials = self._trials(grid, self._fitted, self._measured, shared=shared)
+        if shared and reference is not None and self._begun is not None:
+            trials = self._begun.result()
+        else:
+            trials = self._trials(grid, self._fitted, self._measured, shared=shared)
         if reference is None:
             found = trials.reach(goal, rough=True)
             size, expected = trials.stored_bytes(found), None if bounded else trials.expectation.at(found.step)

@@ -24,6 +24,7 @@ from dpca.codec.residual import best_axes, differences
 from dpca.codec.waves import RUN, stored, to_waves, waves_pay
 from dpca.engine.sources.sampling import spread_runs
 from dpca.engine.sources.source import Source
+from dpca.jobs.scores.score_write import joined_quality
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.quality import quality_of
 from dpca.models.cells.cell_pca import CellPCA
@@ -40,10 +41,13 @@ from dpca.representation.compressed.compressed_form import (
 )
 from dpca.storage.arrays.arrays import packed_bytes
 from dpca.storage.errors import DataError
+from dpca.storage.remote.tasks import run_in_blocks
 
 # Samples for choosing components: as many as have this many bytes of scores, within these limits. Goals are measured on
 # as many other samples, if there are any.
 _TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
+# Samples that a thread encodes at once: whole runs.
+_AT_ONCE = 2 * RUN
 # Values of the tiles of large samples that are tried, at most, but at least 16 tiles: memory is short.
 _TRIED_TILED = 2**22
 # The least error.
@@ -104,13 +108,13 @@ class Trials:
             one = max(one, _TRIED_BYTES * math.prod(source.shape[1:]) // _TRIED_TILED)
         count = min(there, max(_TRIED_LEAST, min(_TRIED_MOST, _TRIED_BYTES // one)))
         runs = spread_runs(source, _RUNS * RUN, RUN) if there >= 2 * RUN else None
-        of_runs = None if runs is None else components.scores(runs)
+        of_runs = None if runs is None else self._scores(runs)
         self.waves = of_runs is not None and waves_pay(of_runs)
         run_rows = RUN if self.waves else 1
         samples = spread_runs(source, 2 * count, run_rows)
         first = np.arange(len(samples)) // run_rows % 2 == 0 if len(samples) > max(count, run_rows) else slice(None)
         if of_runs is None or of_runs.shape[2] < there or not isinstance(first, slice):
-            of_runs = components.scores(samples[first])
+            of_runs = self._scores(samples[first])
         self.scores = of_runs
         # Sums of squares of each cell, in units of the squared width of the data range.
         squares = np.zeros(len(components.group))
@@ -120,6 +124,10 @@ class Trials:
             self.scores = to_waves(self.scores)
         self.expectation = Expectation(components, self.scores, squares, self._width, self.n_samples)
         self.samples = samples if isinstance(first, slice) else samples[~first]
+
+    def _scores(self, samples: Array) -> Array:
+        parts = run_in_blocks(lambda few: self.components.scores(samples[few]), len(samples), _AT_ONCE)
+        return np.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
 
     @property
     def _width(self) -> float:
@@ -311,7 +319,9 @@ class Trials:
         """Estimate the bytes of the store."""
         codec, times = self.codec(tried), self.n_samples / len(self.samples)
         _require_32_bits(self.facts, tried)
-        codes = codec.encode(self.samples, np.int32, DeadZone(tried.least))
+        zone = DeadZone(tried.least)
+        parts = run_in_blocks(lambda few: codec.encode(self.samples[few], np.int32, zone), len(self.samples), _AT_ONCE)
+        codes = np.concatenate(parts, axis=1)
         once = sum(packed_bytes(np.asarray(getattr(tried, name)), (2**14,)) for name in ("cell", "component", "basis"))
         shown, chunks = stored(codes) if tried.waves else codes, self.form.codes(len(codes), tried.waves).chunks
         size = once + times * packed_bytes(shown, chunks)
@@ -354,10 +364,15 @@ class Trials:
     def _quality(self, tried: Quantized, goal: Goal) -> dict[str, Array]:
         # With a goal of every sample, samples that miss it are encoded without a dead zone.
         codec, zone = self.codec(tried), NEAREST if goal.every_sample else DeadZone(tried.least)
-        codes = codec.of_samples(codec.encode(self.samples, np.int32, zone))
-        decoded = codec.decode(codes, pixels=pixels_of(self.facts))
         n_spatial = self.components.grid.n_spatial
-        return quality_of(self.samples, decoded, data_range=self._width, n_spatial=n_spatial, measures=(goal.measure,))
+
+        def measured(few: slice) -> dict[str, Array]:
+            x = self.samples[few]
+            codes = codec.of_samples(codec.encode(x, np.int32, zone))
+            y = codec.decode(codes, pixels=pixels_of(self.facts))
+            return quality_of(x, y, data_range=self._width, n_spatial=n_spatial, measures=(goal.measure,))
+
+        return joined_quality(run_in_blocks(measured, len(self.samples), _AT_ONCE))
 
     def mse(self, tried: Quantized) -> float:
         """Return the mean squared error, in units of the squared width of the data range."""

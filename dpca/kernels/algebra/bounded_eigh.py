@@ -9,6 +9,7 @@ from scipy.linalg import lapack
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.rounding import eigen_error, gamma, unit_roundoff
 from dpca.kernels.algebra.types import Array, blocks
+from dpca.kernels.algebra.unlocked import call
 
 # Two eigenvalues count as equal if they differ by less than this share.
 _TIED = 1e-9
@@ -66,9 +67,8 @@ def _beyond(matrix: Array, values: Array, rows: Array, least: float) -> float | 
     Returns None if ``least`` is no upper bound. The matrix is symmetric; its upper triangle is overwritten.
     """
     diagonal, scaled = matrix.diagonal().copy(), np.sqrt(values)[:, None] * rows
-    (syrk,) = scipy.linalg.get_blas_funcs(("syrk",), (matrix,))
     # Fortran reads the transpose: our upper triangle is its lower one.
-    syrk(1.0, scaled.T, beta=-1.0, c=matrix.T, overwrite_c=True, lower=True)
+    call("syrk", "L", "N", len(matrix), len(scaled), 1.0, scaled, len(matrix), -1.0, matrix, len(matrix))
     np.fill_diagonal(matrix, matrix.diagonal() + least)
     trace = float(np.abs(matrix.diagonal()).sum())
     positive = _cholesky(matrix)
@@ -82,7 +82,11 @@ def _beyond(matrix: Array, values: Array, rows: Array, least: float) -> float | 
 def _cholesky(matrix: Array) -> bool:
     """Return whether the matrix is positive definite. The upper triangle is overwritten."""
     if len(matrix) <= _LARGEST_FACTORED:
-        return not lapack.dpotrf(matrix.T, lower=True, clean=False, overwrite_a=True)[1]
+        try:
+            call("potrf", "L", len(matrix), matrix, len(matrix))
+        except np.linalg.LinAlgError:
+            return False
+        return True
     (trsm,) = scipy.linalg.get_blas_funcs(("trsm",), (matrix,))
     for rows in blocks(len(matrix), _BAND):
         factor, failed = lapack.dpotrf(matrix[rows, rows].T, lower=True)

@@ -18,6 +18,7 @@ import scipy.linalg
 from numpy.typing import DTypeLike
 from scipy.linalg import lapack
 
+from dpca.kernels.algebra import unlocked
 from dpca.kernels.algebra.namespace import any_of, beside, cast, copy_of, dtype_of, empty, is_numpy, namespace, to_numpy
 from dpca.kernels.algebra.types import Array, blocks
 
@@ -122,9 +123,7 @@ def gram_lower(name: str, x: Array) -> Array:
     out = scratch(name, (x.shape[1],) * 2, x.dtype)
     if x.shape[1] <= _MATMUL_LIMIT:
         return np.matmul(x.T, x, out=out)
-    (syrk,) = scipy.linalg.get_blas_funcs(("syrk",), (x,))
-    # Fortran reads the transpose of out: its upper triangle is our lower one.
-    syrk(1.0, x.T, beta=0.0, c=out.T, overwrite_c=True, lower=False)
+    unlocked.syrk(x, out)
     return out
 
 
@@ -260,17 +259,12 @@ def direct_eigh(matrix: Array, k: int) -> tuple[Array, Array]:
     d = matrix.shape[-1]
     if not is_single(matrix):
         return extreme_eigh(matrix, k, 0)[:2]
-    # Call LAPACK directly: scipy's checks of the arguments take a fifth of the time of a small problem. For Fortran the
-    # transpose of a C-ordered matrix needs no copy, and its upper triangle is our lower one.
+    # MRRR can compute a part of the spectrum. Divide and conquer computes all of it, in less time per vector.
     if _PART_SHARE * k < d:
-        # MRRR can compute a part of the spectrum. Divide and conquer computes all of it, in less time per vector.
-        values, vectors, _, _, failed = lapack.dsyevr(matrix.T, range="I", il=d - k + 1, iu=d, overwrite_a=True)
-        values = values[:k]
+        values, rows = unlocked.leading_eigh(matrix, k)
     else:
-        values, vectors, failed = lapack.dsyevd(matrix.T, overwrite_a=True)
-    if failed:
-        raise np.linalg.LinAlgError(f"the eigensolver did not converge for {d} attributes")
-    return np.maximum(values[::-1][:k], 0.0), fix_signs(np.ascontiguousarray(vectors.T[::-1][:k]))
+        values, rows = unlocked.eigh(matrix), matrix
+    return np.maximum(values[::-1][:k], 0.0), fix_signs(np.ascontiguousarray(rows[::-1][:k]))
 
 
 def extreme_eigh(matrix: Array, k: int, j: int) -> tuple[Array, Array, Array, Array]:
@@ -281,10 +275,11 @@ def extreme_eigh(matrix: Array, k: int, j: int) -> tuple[Array, Array, Array, Ar
     """
     xp = namespace(matrix)
     if is_single(matrix):
-        values, vectors = scipy.linalg.eigh(matrix.T, lower=False, overwrite_a=True, check_finite=False, driver="evd")
+        values, rows = unlocked.eigh(matrix), matrix
     else:
         values, vectors = xp.linalg.eigh(symmetrize(matrix))
-    values, rows = xp.where(values < 0, 0.0, values), xp.matrix_transpose(vectors)
+        rows = xp.matrix_transpose(vectors)
+    values = xp.where(values < 0, 0.0, values)
     leading, least = copy_of(xp.flip(rows, axis=-2)[..., :k, :]), copy_of(rows[..., :j, :])
     values, low = copy_of(xp.flip(values, axis=-1)[..., :k]), copy_of(values[..., :j])
     return values, fix_signs(leading), low, fix_signs(least)

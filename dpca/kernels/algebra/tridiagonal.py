@@ -7,6 +7,7 @@ import scipy.linalg
 from scipy.linalg import lapack
 
 from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.unlocked import call
 
 
 class Tridiagonal:
@@ -19,7 +20,10 @@ class Tridiagonal:
     def __init__(self, matrix: Array) -> None:
         n = len(matrix)
         size, _ = lapack.dsytrd_lwork(n, lower=1)
-        self._reduced, self._diagonal, self._beside, self._turns, _ = lapack.dsytrd(matrix.T, lower=1, lwork=int(size))
+        reduced, work = matrix.copy(), np.empty(int(size))
+        self._diagonal, self._beside, self._turns = np.empty(n), np.empty(n - 1), np.empty(n - 1)
+        call("sytrd", "L", n, reduced, n, self._diagonal, self._beside, self._turns, work, len(work))
+        self._reduced = reduced.T
 
     def values(self) -> Array:
         """Return all eigenvalues (n,), ascending."""
@@ -38,5 +42,7 @@ class Tridiagonal:
             _, vectors = scipy.linalg.eigh_tridiagonal(self._diagonal, self._beside, lapack_driver="stebz", **some)
         turns, below = np.asfortranarray(self._reduced[1:, :-1]), np.asfortranarray(vectors[1:])
         _, size, _ = lapack.dormqr("L", "N", turns, self._turns, below, -1)
-        vectors[1:], _, _ = lapack.dormqr("L", "N", turns, self._turns, below, int(size[0]), overwrite_c=1)
+        work = np.empty(int(size[0]))
+        call("ormqr", "L", "N", *below.shape, n - 1, turns, n - 1, self._turns, below, n - 1, work, len(work))
+        vectors[1:] = below
         return vectors

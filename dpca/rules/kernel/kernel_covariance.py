@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
 
-from dpca.kernels.algebra import linalg
+from dpca.kernels.algebra import linalg, unlocked
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.namespace import to_numpy
 from dpca.kernels.algebra.types import Array
@@ -126,7 +126,7 @@ def root_of(kernels: Array, dtype: DTypeLike = np.float64) -> tuple[Array, float
     m, mean = len(kernels), kernels.mean(axis=0)
     centered = kernels - mean
     centered -= centered.mean(axis=1)[:, None]
-    values, vectors = scipy.linalg.eigh(centered, check_finite=False, overwrite_a=True, driver="evd")
+    values, vectors = unlocked.eigh(centered), centered.T  # which holds the eigenvectors then
     # Kernels have the rounding error of their dtype.
     rounding = _ROUNDING * float(np.finfo(dtype).eps) * float(np.abs(kernels.diagonal()).sum())
     least_kept, far = max(_RANK * values[-1], rounding), m * float(mean.mean())

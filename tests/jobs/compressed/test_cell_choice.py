@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter
@@ -81,10 +82,13 @@ def test_with_a_ratio_the_least_error_decides(tmp_path: Path, kind: str) -> None
     assert choose_cells(stack, LIKE, Goal.of(ratio=6.0)).parameters["shared"] is (kind == "shared")
 
 
-@pytest.mark.long
-def test_the_same_stack_gets_the_same_cells(tmp_path: Path) -> None:
-    stack = stack_of(tmp_path, images("whole"))
-    assert choose_cells(stack, LIKE, Goal.of(psnr=32.0)) == choose_cells(stack, LIKE, Goal.of(psnr=32.0))
+@pytest.mark.parametrize("kind", ["shared", pytest.param("whole", marks=pytest.mark.long)])
+def test_the_same_stack_gets_the_same_cells_with_any_number_of_threads(tmp_path: Path, kind: str) -> None:
+    stack, found = stack_of(tmp_path, images(kind)), []
+    for threads in (1, 3):
+        with dask.config.set(num_workers=threads):
+            found.append(choose_cells(stack, LIKE, Goal.of(ssim=0.9)))
+    assert found[0] == found[1]
 
 
 class Stops:

@@ -6,11 +6,12 @@ import threading
 import time
 from itertools import count
 
+import dask
 import pytest
 from threadpoolctl import threadpool_limits
 
 from dpca.storage.errors import DataError
-from dpca.storage.remote.tasks import map_shards, one_blas_thread, run_in_order
+from dpca.storage.remote.tasks import map_shards, one_blas_thread, run_in_blocks, run_in_order
 from tests.helpers.blas import blas_threads
 
 
@@ -48,6 +49,21 @@ def test_results_come_in_order(where):
     assert list(run_in_order(double, ((i,) for i in range(30)), **where)) == list(range(0, 60, 2))
     assert list(run_in_order(slow_first, ((i,) for i in range(8)), **where)) == list(range(8))
     assert list(run_in_order(double, [], **where)) == []
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_blocks_do_not_depend_on_the_number_of_threads(threads):
+    seen = set()
+
+    def length(few):
+        seen.add(threading.current_thread().name)
+        time.sleep(0.05)
+        return few.start, few.stop
+
+    with dask.config.set(num_workers=threads):
+        assert run_in_blocks(length, 10, 4) == [(0, 4), (4, 8), (8, 10)]
+        assert len(seen) == min(threads, 3)
+        assert run_in_blocks(length, 0, 4) == []
 
 
 def test_endless_calls_are_drawn_only_as_far_as_the_window(where):
