@@ -8,15 +8,12 @@ import numpy as np
 
 from dpca.codec.quantize import ROUNDING, quantize
 from dpca.kernels.algebra.types import Array
-from dpca.storage.remote.tasks import run_in_blocks
 
 #: Squared error, in steps squared, that a bit must save. In the limit of many bits per score it is ln 2 / 6 = 0.116. On
 #: photographs, no value from 0.08 to 0.12 saves more than 1 % of the bytes.
 PRICE = 0.1
 # Larger codes cost two more bits each time they double.
 _COUNTED = 127
-# Scores that a thread measures at once.
-_MEASURED = 2**20
 
 
 class Rows(NamedTuple):
@@ -54,13 +51,8 @@ def rows_at(scores: Array, step: float) -> Rows:
     from dpca.kernels.sweeps import measure_rows
 
     n = np.arange(scores.shape[1] + 1)
-    found, times_log = Rows(*np.zeros((3, len(scores)))), n * np.log2(np.maximum(n, 1))
-
-    def measure(few: slice) -> None:
-        parts = (one[few] for one in found)
-        measure_rows(scores[few], scores.dtype.type(step), ROUNDING, _COUNTED, times_log, *parts)
-
-    run_in_blocks(measure, len(scores), max(1, _MEASURED // max(1, scores.shape[1])))
+    found = Rows(*np.zeros((3, len(scores))))
+    measure_rows(scores, scores.dtype.type(step), ROUNDING, _COUNTED, n * np.log2(np.maximum(n, 1)), *found)
     return found
 
 

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from threadpoolctl import ThreadpoolController
 
-from dpca.kernels.algebra.types import blocks
 from dpca.storage.progress import Stage
 from dpca.storage.remote.clusters import cluster_errors, for_workers, task_key, worker_threads
 from dpca.storage.remote.memory import thread_count
@@ -106,7 +105,7 @@ def run_in_blocks(function: Callable[[slice], T], n: int, size: int) -> list[T]:
 
     The slices do not depend on the number of threads.
     """
-    calls = [(few,) for few in blocks(n, size)]
+    calls = [(slice(start, min(start + size, n)),) for start in range(0, n, size)]
     return list(run_in_order(function, calls, threads=max(1, min(len(calls), thread_count()))))
 
 

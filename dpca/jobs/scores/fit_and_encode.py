@@ -12,7 +12,8 @@ from dpca.codec.goal import Goal
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.source import as_source
 from dpca.jobs.base.stages import NOTHING, StageCost, StageRecord, stopwatch
-from dpca.jobs.compressed.cell_choice import choose_cells, components_of_each
+from dpca.jobs.compressed.cell_choice import choose_cells
+from dpca.jobs.compressed.cell_trial import components_of_each
 from dpca.jobs.compressed.encode import fill_codes
 from dpca.jobs.models.fit import FitResult, fit_store
 from dpca.models.cells.rank import UnmetError

@@ -33,8 +33,7 @@ class CompressionSettings:
     choose_cells : bool
         Whether to replace the model's cells if others make a smaller compressed store: cells with their own or with
         shared components, with or without overlap, or one cell for the whole sample; see
-        `dpca.jobs.compressed.cell_choice`. The
-        model's cells are the largest that are tried, apart from whole samples.
+        `dpca.jobs.compressed.cell_choice`. The model's cells are the largest that are tried, apart from whole samples.
     reconstruct : bool
         Whether to keep the reconstructions of scores.
     keep_stack : bool
