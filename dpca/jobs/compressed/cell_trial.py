@@ -169,7 +169,7 @@ class CellTrial:
 
     def begin(self, parameters: Mapping[str, Any], beside: ThreadPoolExecutor) -> None:
         """Begin to fit the second kind of shared cells, in another thread."""
-        grid = self._grid(parameters)
+        grid, self._beside = self._grid(parameters), beside
         self._begun = beside.submit(self._trials, grid, self._fitted, self._measured, shared=True)
 
     def _grid(self, parameters: Mapping[str, Any]) -> CellGrid:
@@ -200,6 +200,8 @@ class CellTrial:
             size, expected = trials.stored_bytes(found), None if bounded else trials.expectation.at(found.step)
             errors, bits = ([], []) if expected is None else (expected.errors.tolist(), expected.bits.tolist())
             self._reference = _Reference(size, trials.fixed_bytes(found), found.step, errors, bits)
+            if self._begun is not None and not bounded:
+                self._begun = self._beside.submit(_expecting, self._begun, self._reference)
         elif bounded:
             size, found = min(trials.residual_encodings(goal), key=lambda one: one[0])
         else:
@@ -280,6 +282,13 @@ class CellTrial:
             return 1.0
         low, high = stated_range(self._stack)
         return math.ldexp(1.0, min(-math.frexp(high - low)[1], np.finfo(self._fitted.dtype).maxexp - 8))
+
+
+def _expecting(begun: Future[Trials], reference: _Reference) -> Trials:
+    """Return trials that have estimated the bytes with the expected error, so that asking for them takes no time."""
+    trials = begun.result()
+    reference.encoded(trials)
+    return trials
 
 
 def _name_of(parameters: Mapping[str, Any]) -> str:

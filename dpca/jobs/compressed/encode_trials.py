@@ -46,7 +46,7 @@ from dpca.storage.remote.tasks import run_in_blocks
 # Samples for choosing components: as many as have this many bytes of scores, within these limits. Goals are measured on
 # as many other samples, if there are any.
 _TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
-# Samples that a thread encodes at once: whole runs.
+# Samples that a thread encodes at once: whole runs. Few samples are divided between two threads.
 _AT_ONCE = 2 * RUN
 # Values of the tiles of large samples that are tried, at most, but at least 16 tiles: memory is short.
 _TRIED_TILED = 2**22
@@ -126,7 +126,7 @@ class Trials:
         self.samples = samples if isinstance(first, slice) else samples[~first]
 
     def _scores(self, samples: Array) -> Array:
-        parts = run_in_blocks(lambda few: self.components.scores(samples[few]), len(samples), _AT_ONCE)
+        parts = _in_threads(lambda few: self.components.scores(samples[few]), len(samples))
         return np.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
 
     @property
@@ -317,11 +317,10 @@ class Trials:
 
     def stored_bytes(self, tried: Quantized) -> float:
         """Estimate the bytes of the store."""
-        codec, times = self.codec(tried), self.n_samples / len(self.samples)
+        codec, zone, n = self.codec(tried), DeadZone(tried.least), len(self.samples)
         _require_32_bits(self.facts, tried)
-        zone = DeadZone(tried.least)
-        parts = run_in_blocks(lambda few: codec.encode(self.samples[few], np.int32, zone), len(self.samples), _AT_ONCE)
-        codes = np.concatenate(parts, axis=1)
+        parts = _in_threads(lambda few: codec.encode(self.samples[few], np.int32, zone), n)
+        codes, times = np.concatenate(parts, axis=1), self.n_samples / n
         once = sum(packed_bytes(np.asarray(getattr(tried, name)), (2**14,)) for name in ("cell", "component", "basis"))
         shown, chunks = stored(codes) if tried.waves else codes, self.form.codes(len(codes), tried.waves).chunks
         size = once + times * packed_bytes(shown, chunks)
@@ -372,11 +371,16 @@ class Trials:
             y = codec.decode(codes, pixels=pixels_of(self.facts))
             return quality_of(x, y, data_range=self._width, n_spatial=n_spatial, measures=(goal.measure,))
 
-        return joined_quality(run_in_blocks(measured, len(self.samples), _AT_ONCE))
+        return joined_quality(_in_threads(measured, len(self.samples)))
 
     def mse(self, tried: Quantized) -> float:
         """Return the mean squared error, in units of the squared width of the data range."""
         return float(self._quality(tried, Goal("mse", 1.0))["mse"].mean())
+
+
+def _in_threads(function: Callable[[slice], Any], n: int) -> list[Any]:
+    """Return the results of a function for a few of n samples at a time."""
+    return run_in_blocks(function, n, RUN if n <= _AT_ONCE else _AT_ONCE)
 
 
 def _require_32_bits(facts: dict[str, Any], tried: Quantized) -> None:
