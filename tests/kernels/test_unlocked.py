@@ -54,6 +54,12 @@ def test_a_function_that_fails_says_so() -> None:
         unlocked.call("potrf", "L", 2, np.array([[1.0, 2.0], [2.0, 1.0]]), 2)
 
 
+@pytest.mark.parametrize("matrix", [np.eye(4)[::2, ::2], np.asfortranarray(np.eye(3)[:2]), np.eye(3, dtype=np.int32)])
+def test_arrays_that_a_function_would_misread_are_refused(matrix: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="C-ordered"):
+        unlocked.call("potrf", "L", 2, np.eye(2), 2, matrix)
+
+
 def test_other_threads_run_meanwhile() -> None:
     """With the lock, a thread that waits for it would go on once or twice."""
     matrix, begun, done, n_waits = np.random.default_rng(2).standard_normal((900, 900)), Event(), Event(), 0

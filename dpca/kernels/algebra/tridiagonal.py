@@ -43,6 +43,6 @@ class Tridiagonal:
         turns, below = np.asfortranarray(self._reduced[1:, :-1]), np.asfortranarray(vectors[1:])
         _, size, _ = lapack.dormqr("L", "N", turns, self._turns, below, -1)
         work = np.empty(int(size[0]))
-        call("ormqr", "L", "N", *below.shape, n - 1, turns, n - 1, self._turns, below, n - 1, work, len(work))
+        call("ormqr", "L", "N", *below.shape, n - 1, turns.T, n - 1, self._turns, below.T, n - 1, work, len(work))
         vectors[1:] = below
         return vectors

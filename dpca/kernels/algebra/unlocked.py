@@ -30,15 +30,20 @@ def call(name: str, *arguments: str | float | Array) -> None:
     name : str
         Without the letter of its type: "syrk".
     *arguments
-        In the order of Fortran: letters, integers, floats and arrays, which are overwritten as the function does. All
-        real arrays have the type of the first one. The last argument of LAPACK, its status, is added.
+        In the order of Fortran: letters, integers, floats and C-ordered arrays, of one floating-point type, or int64
+        for integers. The function writes to them. The last argument of LAPACK, its status, is added.
 
     Raises
     ------
     numpy.linalg.LinAlgError
         If the status is not 0: the function did not converge, or a matrix is singular or not positive definite.
+    ValueError
+        If an array is not C-ordered or has another type, so that the function would read something else.
     """
-    letter, real = _REALS[next(one.dtype for one in arguments if isinstance(one, np.ndarray))]
+    arrays = [one for one in arguments if isinstance(one, np.ndarray)]
+    letter, real = _REALS[dtype := arrays[0].dtype]
+    if not all(one.flags.c_contiguous and one.dtype in (dtype, np.int64) for one in arrays):
+        raise ValueError(f"{name} of LAPACK requires C-ordered arrays of {dtype}: copy them first")
     kinds: dict[type, Callable[[Any], Any]] = {str: lambda one: ctypes.c_char(one.encode()), float: real}
     # On processors with the lowest byte first, 64 bits can be read as 32.
     held = [one if isinstance(one, np.ndarray) else kinds.get(type(one), ctypes.c_int64)(one) for one in arguments]
@@ -65,9 +70,9 @@ def _function(name: str) -> tuple[bool, Callable[..., None]]:
 def syrk(x: Array, out: Array, *, beta: float = 0.0, rows: bool = False, factor: float = 1.0) -> None:
     """Write ``factor * x.T @ x + beta * out``, or with ``rows`` ``x @ x.T``, to the lower triangle of ``out``.
 
-    Both are C-ordered, float32 or float64.
+    Both are float32 or float64, and ``out`` is C-ordered.
     """
-    n, d = x.shape
+    n, d = (x := np.ascontiguousarray(x)).shape
     trans, size, inner = ("T", n, d) if rows else ("N", d, n)
     call("syrk", "U", trans, size, inner, factor, x, d, beta, out, size)
 
