@@ -154,3 +154,7 @@ def test_rejected_weights() -> None:
     with pytest.raises(DataError):
         fresh.iter_fit(x, sample_weight=-weights)
     assert not hasattr(fresh, "n_features_in_")
+    known = last(clone(SVD), x, sample_weight=weights)
+    with pytest.raises(DataError, match="same"):
+        known.iter_fit(x[:, :3], sample_weight=weights)
+    assert known.n_features_in_ == 24
