@@ -18,6 +18,7 @@ from dpca.cli import main
 from dpca.engine.sources.variables import VariableStack
 from dpca.jobs import fit_store, transform_store
 from dpca.storage import DataError, verify
+from dpca.storage.run import Run
 
 N, K = 40, 3
 
@@ -201,7 +202,8 @@ def test_jobs_of_other_estimators_and_python(made_by: Any) -> None:
     stack = VariableStack.of("fields.nc", ["u", "p"])
     assert (stack.n_samples, stack.sample_shape, stack.axes) == (N, (68,), ("sample", "feature"))
     model = fit_store(stack, "model.zarr", made_by).model
-    transform_store(stack, "model.zarr", "scores.zarr")
+    # Tasks of a cluster do not compute arrays of files: a worker would wait for others.
+    transform_store(stack, "model.zarr", "scores.zarr", run=Run(client=object()))  # type: ignore[arg-type]
     found = zarr.open_array("scores.zarr/scores", mode="r")[...]
     np.testing.assert_allclose(found, np.asarray(model.transform("fields.nc")), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(np.asarray(model.transform(stack)), found, rtol=1e-9, atol=1e-9)
@@ -211,6 +213,9 @@ def test_jobs_of_other_estimators_and_python(made_by: Any) -> None:
         CellPCA(2, cell_shape=4).fit(stack)
     with pytest.raises(DataError, match="twice"):
         PCA(2).fit("fields.h5", key=["u", "p", "u"])
+    with pytest.raises(DataError, match="twice"):
+        VariableStack.of("fields.h5", ["u", "u"])
+    assert PCA(2).fit(stack, key=["u"]).n_features_in_ == 48
     reordered = VariableStack.of("fields.nc", ["p", "u"])
     with pytest.raises(DataError, match="order"):
         transform_store(reordered, "model.zarr", "others.zarr")
