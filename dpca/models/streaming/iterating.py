@@ -94,7 +94,8 @@ def iterate(model: Any, source: Source, run: Run, *, pace: Pace, max_samples: in
 def _weighted(model: Any, source: Source, run: Run, pace: Pace, max_samples: int | None) -> Iterator[Progress]:
     """Do the same for samples with weights that are not whole numbers, batch by batch of the rule in this process."""
     n, region = source.shape[0], tuple((0, length) for length in source.shape[1:])
-    rule, sums = model._stream_rule, np.cumsum(source.weights)
+    rule, every_weight = model._stream_rule, np.asarray(source.weights)
+    sums = np.cumsum(every_weight)
     seen = float(model.n_samples_seen_) if model._states else 0.0
     start = int(np.searchsorted(sums, seen * (1 + _ROUNDING), side="right"))
     if not math.isclose(seen, sums[start - 1] if start else 0.0, rel_tol=_ROUNDING):
@@ -102,12 +103,13 @@ def _weighted(model: Any, source: Source, run: Run, pace: Pace, max_samples: int
             f"this model has seen samples of the weight {seen:g}, which is not that of the first samples of "
             f"{source.name}: give the same stack and weights again, or use partial_fit"
         )
-    plan_for(Keeping(replace(rule, chain=True)), source, Whole(tuple(source.shape[1:])), run=run)  # does it fit?
+    chain: Any = Keeping(replace(rule, chain=True))
+    plan_for(chain, source, Whole(tuple(source.shape[1:])), run=run)  # does it fit into memory?
     state = model._states[0] if model._states else rule.init(math.prod(source.shape[1:]), source.dtype)
     weigh, most = named_errors(rule.weigh, source.name), math.inf if max_samples is None else seen + max_samples
     for first, batch in batches(source, (start, n), region, rule.size) if start < n else ():
         pace.until(model.n_samples_seen_ if model._states else 0)
-        weights = source.weights[first : first + len(batch)]  # type: ignore[index]
+        weights = every_weight[first : first + len(batch)]
         state = weigh(state.copy(), batch.reshape(len(batch), -1), weights)
         model._set_state(state)
         if pace.is_over or model.n_samples_seen_ >= most:
