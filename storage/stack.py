@@ -48,6 +48,8 @@ STACK_KINDS = ("", STACK_KIND, EXPORT)
 STACK_VERSION = 1
 #: The source kind of a stack that was written sample by sample, see `dpca.storage.growth.appending`.
 APPENDED = "appended samples"
+#: The fact of a model, or of scores, that states the variables which they have together.
+VARIABLES = "variables"
 
 _KINDS = "buif"  # NumPy kinds of booleans, integers and floats
 

@@ -110,9 +110,11 @@ def add_parameters(
             continue
         kind = option.kind or one.kind
         how: dict[str, Any] = {"action": "store_const", "const": option.const}
-        if option.const is None:
-            how = {"metavar": option.metavar, "type": option_type(kind)}
-            how = {"choices": kind.names} if option.metavar is None else how
+        if option.metavar is not None:
+            optional = {} if option.const is None else {"nargs": "?", "const": option.const}
+            how = {"metavar": option.metavar, "type": option_type(kind), **optional}
+        elif option.const is None:
+            how = {"choices": kind.names}
         (exclusive if option.exclusive else group).add_argument(option.flag, help=one.help, **how)
 
 
@@ -315,6 +317,14 @@ def option_type(kind: Kind) -> Callable[[str], Any]:
     return value_parser(kind.words, kind.parse)
 
 
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip("/") for part in text.split(","))
+    if not all(names):
+        raise ValueError
+    return names
+
+
+variable_names = value_parser("NAME or NAME,NAME,... of variables", _names)
 counts = value_parser(
     "a list of integers of at least 1, such as 1,2,8",
     lambda text: tuple(whole(1).parse(part) for part in text.split(",")),

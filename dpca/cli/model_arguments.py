@@ -7,18 +7,21 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from dpca.choices import NOISE, NOISE_SHARE
-from dpca.cli.arguments import add_parameters, add_seed, given_options, options_of
+from dpca.cli.arguments import add_parameters, add_seed, given_options, options_of, variable_names
 from dpca.cli.goals import NOISE_OPTIONS
 from dpca.parameters.cells import BandParameters, CellParameters, PartitionParameters
 from dpca.parameters.common import COSLAT
 from dpca.parameters.denoising import DenoisingParameters
 from dpca.parameters.kernel import KernelParameters
+from dpca.parameters.linear import PCAParameters
 
+_VARIABLES = "PCA"
 #: The estimators of the command line: their parameters, the parameter that selects them, and what it stands for.
 _ESTIMATORS: dict[str, tuple[type[Any], str, str]] = {
     "CellPCA": (CellParameters, "cell_shape", "cells: give --cell"),
     "BandPCA": (BandParameters, "band_size", "bands: give --band-size"),
     "KernelPCA": (KernelParameters, "kernel", "a kernel: give --kernel"),
+    _VARIABLES: (PCAParameters, "variables", "variables of a file: give --key"),
 }
 _DEFAULTS, _COMPONENTS = {"cell_shape": 10}, 20
 _CELLS = f"--cell {_DEFAULTS['cell_shape']}"
@@ -29,14 +32,15 @@ _COMPRESSION_DEFAULTS, _CHOSEN_FROM = {"cell_shape": 16, "overlap": 8, "shared":
 def add_model_options(parser: argparse.ArgumentParser, *, required: bool, without: Collection[str] = ()) -> None:
     """Add options for the partition or the kernel, and for the number of components.
 
-    ``without`` are parameters that the command does not support.
+    If they are ``required``, variables of a file are another choice. ``without`` are parameters that the command does
+    not support.
     """
     parts = parser.add_argument_group(
-        "cells, bands or a kernel",
+        "cells, bands, a kernel or variables" if required else "cells, bands or a kernel",
         "Cells are blocks of neighboring pixels, voxels or entries of a vector;\n"
         "bands are groups of attributes with similar statistics;\n"
-        "a kernel compares whole samples with representative ones, the landmarks."
-        + ("" if required else f"\nDefault: {_CELLS}."),
+        "a kernel compares whole samples with representative ones, the landmarks"
+        + (";\nvariables of a file are analyzed together, as whole samples." if required else f".\nDefault: {_CELLS}."),
     )
     components = parser.add_argument_group(
         "components",
@@ -44,7 +48,17 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool, withou
         "adapts the number to each cell or band. "
         + ("Give one of them." if required else f"Default: --components {_COMPONENTS}."),
     )
-    _add_options(parts, components, [cls for cls, _, _ in _ESTIMATORS.values()], required=required, without=without)
+    estimators = [cls for name, (cls, _, _) in _ESTIMATORS.items() if required or name != _VARIABLES]
+    exclusive = _add_options(parts, components, estimators, required=required, without=without)
+    if required:
+        exclusive.add_argument(
+            "--key",
+            dest="variables",
+            type=variable_names,
+            metavar="NAME,...",
+            help="analyze these variables of a file (netCDF, HDF5, .npz) or a Zarr group together, read in place; they "
+            "have the same samples, and any shapes",
+        )
     add_seed(components, "seed of the random mapping, of --estimating and of --validation-fraction")
 
 
@@ -74,8 +88,11 @@ def _add_options(
     *,
     required: bool,
     without: Collection[str],
-) -> None:
-    """Add the options of estimators to the groups of the partition and of the number of components."""
+) -> argparse._MutuallyExclusiveGroup:
+    """Add the options of estimators to the groups of the partition and of the number of components.
+
+    Return the group of the options that select an estimator.
+    """
     exclusive, shared = parts.add_mutually_exclusive_group(required=required), options_of(PartitionParameters)
     elsewhere = {*shared, *without}
     for cls in estimators:
@@ -84,10 +101,11 @@ def _add_options(
         elsewhere |= own.keys()
     supported = (one for name, one in shared.items() if name not in without)
     add_parameters(components, components.add_mutually_exclusive_group(required=required), supported)
+    return exclusive
 
 
 def partitioned_model(options: argparse.Namespace, n_samples: int | None = None) -> Any:
-    """Return the unfitted estimator of the options, a `BandPCA`, `CellPCA` or `KernelPCA`.
+    """Return the unfitted estimator of the options, a `BandPCA`, `CellPCA`, `KernelPCA`, or `PCA` of variables.
 
     The default number of components is at most that of samples, if it is given.
 
@@ -101,6 +119,7 @@ def partitioned_model(options: argparse.Namespace, n_samples: int | None = None)
 
     given = _given(options)
     kind = next((name for name, (_, selects, _) in _ESTIMATORS.items() if selects in given[name]), None)
+    given[_VARIABLES].pop("variables", None)
     compresses, parameters = getattr(options, "quality", None) is not None, given[kind or "CellPCA"]
     for name, (cls, _, words) in _ESTIMATORS.items():
         for one in given[name].keys() - parameters.keys():
@@ -117,6 +136,8 @@ def partitioned_model(options: argparse.Namespace, n_samples: int | None = None)
         parameters |= _CHOSEN_FROM if compresses and kind != "KernelPCA" and not with_gaps else few
     elif parameters.get("n_components") == "all":
         parameters["n_components"] = None
+    if kind == _VARIABLES and "threshold" in parameters:
+        parameters["n_components"] = parameters.pop("threshold")
     if kind is None:
         parameters = (_COMPRESSION_DEFAULTS if compresses and not with_gaps else _DEFAULTS) | parameters
     model = getattr(models, kind or "CellPCA")(random_state=options.seed, **parameters)
@@ -141,6 +162,9 @@ def _chooses_components(parameters: dict[str, Any]) -> bool:
 def _given(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Return the parameters of each estimator that the options set."""
     given = {name: given_options(options, cls) for name, (cls, _, _) in _ESTIMATORS.items()}
+    for name in ("variables", "threshold"):  # a share of the variance is a number of components of PCA
+        if (value := getattr(options, name, None)) is not None:
+            given[_VARIABLES][name] = value
     if NOISE_SHARE in (getattr(options, "quality", None) or {}):
         for parameters in given.values():  # the noise of the goal, and of ranks that depend on it
             if parameters.get("n_components") != NOISE:

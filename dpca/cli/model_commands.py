@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +27,7 @@ from dpca.storage.arrays.reading import array_in, open_group, root_facts
 from dpca.storage.disk import file_bytes, folder_bytes, readable_size
 from dpca.storage.ranges import range_words
 from dpca.storage.readers.opening import is_zarr, open_reader
+from dpca.storage.stack import VARIABLES
 from dpca.storage.survey import require_samples
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ _PAUSE = 10.0
 
 def fit(options: argparse.Namespace) -> int:
     """``dpca fit``."""
-    stack = _stack(options)
+    stack = _stack(options, options.variables)
     request = request_of(options, stack.fingerprint, stack.data_range)
     if options.live is None and (facts := served(request, options.model)) is not None:
         _print_result(options.model, None)
@@ -66,10 +68,11 @@ def fit(options: argparse.Namespace) -> int:
         for note in notes:
             say(f"note: {note}")
     kept, share = kept_components(numbers["components"], numbers.get("ranks")), numbers["explained_variance_ratio"]
-    parts = next(parts for parts in ("cells", "bands", "landmarks") if parts in numbers)
-    each = "" if parts == "landmarks" else " each"
+    parts = next(parts for parts in ("cells", "bands", "landmarks", VARIABLES) if parts in numbers)
+    each = " each" if parts in ("cells", "bands") else ""
+    found = f"{parts} {', '.join(numbers[parts])}" if parts == VARIABLES else f"{numbers[parts]:,} {parts}"
     conclude(
-        f"{numbers[parts]:,} {parts}, {kept}{each}, {share:.2%} of the variance",
+        f"{found}, {kept}{each}, {share:.2%} of the variance",
         *("transform", options.model, options.stack, "SCORES.zarr"),
         *(() if options.mask is None else ("--mask", options.mask)),
     )
@@ -78,7 +81,8 @@ def fit(options: argparse.Namespace) -> int:
 
 def transform(options: argparse.Namespace) -> int:
     """``dpca transform``."""
-    stack = _stack(options)
+    known = stated(options.model).get(VARIABLES)
+    stack = _stack(options, None if known is None else known["keys"])
     request = request_of(options, stack.fingerprint, stack.data_range, stated(options.model).get("fingerprint"))
     if served(request, options.scores) is not None:
         _print_result(options.scores, None)
@@ -91,11 +95,12 @@ def transform(options: argparse.Namespace) -> int:
             )
         _print_result(options.scores, cost)
     lines = _quality(options.scores)
-    if not any(" ssim " in quality for quality in lines):
+    if known is None and not any(" ssim " in quality for quality in lines):
         from dpca.kernels.quality import WINDOW
 
         lines.append(f"no ssim, it requires images or volumes of at least {WINDOW} pixels a side")
-    conclude("   ".join(lines), "explore", options.scores, "--model", options.model)
+    shown = ("explore", options.scores, "--model", options.model) if known is None else ("info", options.scores)
+    conclude("   ".join(lines), *shown)
     return 0
 
 
@@ -303,7 +308,17 @@ class _PrintedProgress:
             self._next = progress.seconds + _PAUSE
 
 
-def _stack(options: argparse.Namespace) -> Stack:
+def _stack(options: argparse.Namespace, variables: Sequence[str] | None = None) -> Stack:
+    if variables is not None:
+        for name in ("mask", "data_range"):
+            if getattr(options, name) is not None:
+                raise DataError(
+                    f"--{name.replace('_', '-')} is given, but the variables {', '.join(variables)} are not one array: "
+                    f"leave it out"
+                )
+        from dpca.engine.sources.variables import VariableStack
+
+        return VariableStack.of(options.stack, variables)
     if is_zarr(options.stack):
         stack = open_stack(options.stack, data_range=options.data_range)
         if options.mask is None:
@@ -329,4 +344,7 @@ def _quality(scores: str) -> list[str]:
     group = open_group(scores)
     names = [name for name in ("mse", "psnr", "ssim", NOISE_SHARE) if name in group]
     lines = [f"mean {name.replace('_', ' ')} {float(array_in(group, name)[...].mean()):.6g}" for name in names]
+    if (variables := root_facts(group).get(VARIABLES)) is not None:
+        means = array_in(group, "variable_mse")[...].mean(axis=0).tolist()
+        return [f"mean mse of {key} {mean:.6g}" for key, mean in zip(variables, means, strict=True)]
     return [*lines, f"({range_words(root_facts(group)['data_range'])})"]

@@ -34,12 +34,13 @@ def add_model_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     fit = command(
         "fit",
         "model_commands:fit",
-        "fit principal components to a stack: of its cells or bands, or of a kernel",
+        "fit principal components to a stack: of its cells or bands, or of a kernel; or to variables of a file",
         "dpca fit lfw.zarr model.zarr --cell 10 --components 20\n"
         "         dpca fit lfw.zarr model.zarr --cell 10 --target-psnr 32\n"
         "         dpca fit lfw.zarr model.zarr --band-size 1875 --mapping mean-variance --ratio 15\n"
-        "         dpca fit lfw.zarr model.zarr --kernel rbf --components 50",
-        stack=_STACK,
+        "         dpca fit lfw.zarr model.zarr --kernel rbf --components 50\n"
+        "         dpca fit fields.nc model.zarr --key u,t2m --standardize --components 10",
+        stack=f"{_STACK}; with --key, a file of variables",
         model="model to write",
     )
     add_model_options(fit, required=True)
@@ -52,7 +53,7 @@ def add_model_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "write the scores of a stack and the quality of the reconstructions",
         "dpca transform model.zarr lfw.zarr scores.zarr",
         model="model that 'dpca fit', a pipeline or save() wrote",
-        stack=_STACK,
+        stack=f"{_STACK}; for a model of variables, a file with these",
         scores="scores store to write",
     )
     transform.add_argument("--reconstruct", action="store_true", help="also store the reconstructions")

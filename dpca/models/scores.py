@@ -23,6 +23,7 @@ from dpca.storage.disk import exists
 from dpca.storage.errors import DataError, ReplacedError, StoreError
 from dpca.storage.integrity.replaced import reopening
 from dpca.storage.remote.network import use_storage_options
+from dpca.storage.stack import VARIABLES
 
 SCORES_VERSION = 1
 _QUALITY = ("mse", "psnr", "ssim")
@@ -95,8 +96,9 @@ class Scores:
         Raises
         ------
         DataError
-            If the store has fewer components.
+            If the store has fewer components, or scores of several variables, see `check_one_variable`.
         """
+        check_one_variable(self.path, self.facts)
         level = self.n_components if n_components is None else n_components
         lazy: da.Array = samples_of(self.model.basis_, self.array, level, self.pixels)
         return lazy
@@ -242,6 +244,15 @@ def read_scores_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
         If there is no such store, or it has another version.
     """
     return _opened(path)[1]
+
+
+def check_one_variable(path: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
+    """Raise `DataError` if scores with these facts are of several variables, which are not one array of samples."""
+    if VARIABLES in facts:
+        raise DataError(
+            f"'{path}' has scores of the variables {', '.join(facts[VARIABLES])}, which are not one array: use "
+            f"inverse_transform of their model in Python"
+        )
 
 
 def sample_coordinates(

@@ -118,6 +118,14 @@ def standardize() -> Any:
         "result. This takes a pass over all samples, so `partial_fit` does not support it. Constant attributes have "
         "weight 0. A store contains the factors as ``weights``.",
         kept=StoragePolicy.AS_ARRAY,
+        option=Option(
+            "--standardize",
+            VARIABLE,
+            f"divide each attribute by its standard deviation, or with '{VARIABLE}' all attributes of a variable by "
+            "the same number, so that each variable has the same total variance; in one more pass",
+            kind=choice(VARIABLE),
+            const=True,
+        ),
     )
 
 

@@ -51,7 +51,7 @@ class Option:
     kind : Kind, optional
         Default: that of the parameter.
     const : object
-        The value of an option without argument.
+        The value of an option without argument; with a ``metavar``, the argument is optional.
     exclusive : bool
         At most one of the exclusive options may be given.
     """

@@ -6,8 +6,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from dpca.parameters import common
-from dpca.parameters.declaration import REQUIRED, always_stored
-from dpca.parameters.kinds import FLAG, TEXT, number, whole
+from dpca.parameters.declaration import REQUIRED, Option, always_stored
+from dpca.parameters.kinds import FLAG, TEXT, choice, number, whole
 
 
 @dataclass(eq=False, repr=False)
@@ -22,6 +22,7 @@ class PCAParameters:
         '"covariance" or "dual".',
         none=True,
         shown="int, float or None",
+        option=Option("--components", "K", kind=whole(1) | choice("all")),
     )
     _: KW_ONLY
     solver: str = always_stored(

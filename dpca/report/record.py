@@ -32,6 +32,7 @@ KEYS = {
     "samples": "number of samples",
     "sample_shape": "shape of one sample",
     "attributes": "attributes of a sample, if there are no cells or bands",
+    "variables": "names of the variables of a sample, if there are several",
     "cells": "number of cells",
     "cell_shape": "shape of a cell that is not cut off at the edge",
     "overlap": "pixels on each side of a border that overlapping cells share",
@@ -158,7 +159,7 @@ def write_report(
     Every file is written under a temporary name and renamed, so that no file is ever incomplete. The page comes last
     but for the manifest. The same report and figures give bit-identical files.
     """
-    known = _plain(report)
+    known = plain_numbers(report)
     texts = {**_CAPTIONS, **(captions or {})}
     pictures = []
     for name, content in drawn(figures).items():
@@ -268,7 +269,7 @@ def format_table(report: Mapping[str, Any]) -> str:
 
     There is no trailing newline. Control characters in names are escaped.
     """
-    known = _plain(report)
+    known = plain_numbers(report)
     summary = [*words.summary(known), *(("note", note) for note in words.notes(known))]
     width = max((len(label) for label, _ in summary), default=0)
     lines = [f"{label:<{width}}   {value}" for label, value in summary]
@@ -293,7 +294,7 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 # -- numbers as JSON has them
 
 
-def _plain(report: Mapping[str, Any]) -> dict[str, Any]:
+def plain_numbers(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return a report as JSON values, with its keys in order."""
     plain = _ordered({key: _value(value) for key, value in report.items()}, KEYS)
     stages = plain.get("stages")

@@ -27,7 +27,7 @@ from dpca.storage.errors import DataError
 # Names of arrays and groups in dpca stores.
 _RESERVED = frozenset(
     ("samples", "name", "label", "rejected", "component", "scores", "reconstructions", "mse", "psnr", "ssim")
-) | {"model", "stack"}
+) | {"model", "stack", "variable_mse"}
 UNITS = "units"
 #: Attributes of volumes: 12 numbers that map (x, y, z) in voxels to a space, the name of this space, and the time in
 #: seconds between successive samples.

@@ -25,6 +25,8 @@ _BLOCK_ATOMS = 2**15
 class SuperposedSource(ComputedSource):
     """Superposed frames (n_frames, n_atoms, 3) of another source, see `Superposition`. Nothing is copied to disk.
 
+    It keeps the weights of the frames.
+
     Parameters
     ----------
     source : Source
@@ -34,7 +36,7 @@ class SuperposedSource(ComputedSource):
 
     def __init__(self, source: Source, superposition: Superposition) -> None:
         super().__init__(source, source.shape, working_dtype(source.dtype))
-        self.superposition, self.axes = superposition, source.axes
+        self.superposition, self.axes, self.weights = superposition, source.axes, source.weights
 
     def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
         """Fill a box of rows. Any box depends on all atoms of its frames."""
@@ -68,6 +70,7 @@ class PlacedSource(ComputedSource):
         super().__init__(source, source.shape, working_dtype(source.dtype))
         self.placed, self.axes, self.chunks = placed, source.axes, source.chunks
         self.atom_weights = None if (weights == 1).all() else weights
+        self.weights = source.weights
 
     def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
         """Fill a box of rows."""

@@ -16,6 +16,7 @@ from dpca.models.base.callbacks import Progress as SoFar
 from dpca.models.base.estimator import Estimator
 from dpca.models.base.store import load_any, write_model
 from dpca.models.cells.rank import UnmetError
+from dpca.report.record import plain_numbers
 from dpca.storage.errors import DataError
 from dpca.storage.ranges import range_words
 from dpca.storage.run import Run
@@ -52,6 +53,7 @@ def fit_store(
     Parameters
     ----------
     stack : Stack
+        Or several variables, a `dpca.engine.sources.variables.VariableStack`, for estimators that analyze them.
     target : path-like
         Path of the model. It appears there when it is complete.
     model : Estimator
@@ -116,7 +118,7 @@ def fit_store(
             )
         stopped = bool(latest) and latest[-1].n_samples_seen < latest[-1].n_samples
         if not stopped:
-            stated = {} if request is None else {"request": request, "numbers": model.report_numbers()}
+            stated = {} if request is None else {"request": request, "numbers": plain_numbers(model.report_numbers())}
             write_model(model, work.store, fingerprint, stated)
         notes = [] if stopped else _notes(model, caught)
         return FitResult(model, cost(*_bytes_and_peak(model, run.client)), notes, stopped)

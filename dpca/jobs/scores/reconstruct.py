@@ -32,7 +32,7 @@ from dpca.kernels.box_quality import inside
 from dpca.kernels.pixels import Pixels
 from dpca.models.base.store import model_fingerprint, stored_basis
 from dpca.models.opening import kind_of
-from dpca.models.scores import check_match, model_inside, read_scores_facts, sample_coordinates
+from dpca.models.scores import check_match, check_one_variable, model_inside, read_scores_facts, sample_coordinates
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation, in_boxes
 from dpca.storage.arrays.arrays import choose_codec, create_array, create_root, kept_layout, write_shard, write_strings
@@ -156,6 +156,7 @@ def reconstruct_store(
             raise DataError(f"'{scores}' is a compressed store, which needs no model: leave out '{model}'")
         return decode_store(scores, target, n_components, run, request)
     facts = read_scores_facts(scores)
+    check_one_variable(scores, facts)
     model = model_inside(scores, open_group(scores)) if model is None else model
     known = model_fingerprint(model)
     path, stored = absolute(model), os.path.join(absolute(scores), "scores")

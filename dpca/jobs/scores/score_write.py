@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,13 +13,14 @@ import numpy as np
 import zarr
 
 from dpca.engine.folds.plan import TASK_OVERHEAD, PlanError
+from dpca.engine.sources.joined import JoinedSource
 from dpca.engine.sources.sampling import first_samples
 from dpca.engine.sources.source import Source, batches
 from dpca.jobs.base.shards import ShardPass
 from dpca.kernels.algebra.linalg import release_scratch
 from dpca.kernels.algebra.types import Array
 from dpca.kernels.pixels import Pixels
-from dpca.kernels.quality import psnr_from_mse, quality_bytes, quality_of
+from dpca.kernels.quality import mse_per_sample, psnr_from_mse, quality_bytes, quality_of
 from dpca.models.base.store import stored_basis
 from dpca.representation.base import Representation
 from dpca.representation.score_layout import score_layout
@@ -36,6 +38,8 @@ _TRIED = 4
 TRIED_BYTES = 4 * 2**20
 # Scores are compressed only if this makes them smaller by at least this factor.
 _SPARSE = 1.5
+#: The mean squared error of each variable of a sample, in squared units of the variable.
+VARIABLE_MSE = "variable_mse"
 #: Zarr holds the chunks of a shard encoded, then joined, in addition to the values.
 SHARD_COPIES = 3
 
@@ -106,7 +110,10 @@ class WriteJob:
                 here = slice(first - start + row, first - start + row + len(x))
                 scores[here] = basis.encode(x, self.source.name, first + row)
                 y = basis.decode(scores[here], "the scores", first + row, pixels=Pixels(dtype, self.data_range))
-                quality.append(quality_of(x, y, data_range=width, n_spatial=n_spatial, measures=measures))
+                if isinstance(self.source, JoinedSource):
+                    quality.append({VARIABLE_MSE: self._error_by_variable(x, y, self.source)})
+                else:
+                    quality.append(quality_of(x, y, data_range=width, n_spatial=n_spatial, measures=measures))
                 if pixels is not None:
                     pixels[here] = y
         release_scratch()
@@ -114,6 +121,14 @@ class WriteJob:
         if pixels is not None:
             write_shard(open_array(os.path.join(self.store, "reconstructions"), mode="r+"), start, pixels)
         return joined_quality(quality)
+
+    def _error_by_variable(self, x: Array, y: Array, source: JoinedSource) -> Array:
+        """Return the mean squared errors (n, variables) of rows with the attributes of several variables."""
+        found = [
+            mse_per_sample(x[:, start:stop], y[:, start:stop], data_range=1.0)
+            for start, stop in itertools.pairwise([0, *source.ends])
+        ]
+        return np.stack(found, axis=1)
 
 
 def write_scores(
@@ -251,12 +266,14 @@ def joined_quality(parts: Iterable[Mapping[str, Array]]) -> dict[str, Array]:
 def write_quality(group: zarr.Group, parts: Iterable[Mapping[str, Array]], dim: str = SAMPLE) -> None:
     """Write the quality of all samples, as one array for each measure, and the PSNR from the MSE."""
     measures = joined_quality(parts)
-    measures["psnr"] = psnr_from_mse(measures["mse"]).astype(measures["mse"].dtype)
+    if "mse" in measures:
+        measures["psnr"] = psnr_from_mse(measures["mse"]).astype(measures["mse"].dtype)
     for name in sorted(measures):
         values = measures[name]
-        layout = Layout((min(len(values), 2**18),), (min(len(values), 2**18),))
+        rows, axes = (min(len(values), 2**18), *values.shape[1:]), (dim, "variable")[: values.ndim]
+        layout = Layout(rows, rows)
         array = create_array(
-            group, name, values.shape, values.dtype, layout, (dim,), attributes={"may_be_infinite": name == "psnr"}
+            group, name, values.shape, values.dtype, layout, axes, attributes={"may_be_infinite": name == "psnr"}
         )
         for start in range(0, len(values), layout.shards[0]):
             write_shard(array, start, values[start : start + layout.shards[0]])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dpca.engine.sources.source import as_source
+from dpca.engine.sources.variables import VariableStack
 from dpca.jobs.base.stages import NOTHING, StageCost, stopwatch
 from dpca.jobs.scores.box_write import plan_scores, write_score_boxes
 from dpca.jobs.scores.score_write import WriteJob, stack_layout, write_scores
@@ -18,11 +19,12 @@ from dpca.representation.base import MODEL_FACT
 from dpca.representation.score_layout import score_layout
 from dpca.storage.arrays.arrays import create_root, kept_layout, write_strings
 from dpca.storage.arrays.layout import CHANNEL, SAMPLE
+from dpca.storage.arrays.reading import open_group, root_facts
 from dpca.storage.disk import require_free_space
 from dpca.storage.errors import DataError
 from dpca.storage.remote.objects import absolute
 from dpca.storage.run import Run
-from dpca.storage.stack import Stack
+from dpca.storage.stack import VARIABLES, Stack
 from dpca.storage.transaction.job import Job
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
@@ -38,9 +40,12 @@ def transform_store(
 ) -> StageCost:
     """Write the scores of every sample of a stack, with the quality of their reconstructions.
 
+    Of several variables, the quality is ``variable_mse`` (n_samples, n_variables), in squared units of each.
+
     Parameters
     ----------
     stack : Stack
+        Or a `dpca.engine.sources.variables.VariableStack`, with the variables of the fit.
     model : path-like
         A stored model of any kind.
     target : path-like
@@ -56,11 +61,14 @@ def transform_store(
     Raises
     ------
     DataError
-        If the samples have another shape than those of the model.
+        If the samples have another shape than those of the model, or the variables differ.
     PlanError, StoreError
         As `fit_store`.
     """
     check_channels(stack)
+    if isinstance(stack, VariableStack):
+        _check_variables(stack, model, reconstruct)
+        run = run if stack.in_tasks else run.here()
     known = model_fingerprint(model)
     kind = stored_basis(os.fspath(model), known).scores_kind
     # The quality depends on a stated range. Without one, the range of the values is used, which the content determines.
@@ -93,14 +101,11 @@ def fill_scores(
             f"use the stack's own model"
         )
     source = as_source(stack)
-    boxes = plan_scores(
-        source,
-        basis,
-        stack.axes,
-        reconstruct=reconstruct,
-        budget=run.task_bytes(),
-        kept=kept_layout(store, "reconstructions"),
-    )
+    several = {VARIABLES: list(stack.keys)} if isinstance(stack, VariableStack) else {}
+    boxes = None  # errors of variables are those of whole samples
+    if not several:
+        kept = kept_layout(store, "reconstructions")
+        boxes = plan_scores(source, basis, stack.axes, reconstruct=reconstruct, budget=run.task_bytes(), kept=kept)
     layout = stack_layout(source, basis, stack.axes) if boxes is None else boxes.layout
     rows = layout.shards[0] if boxes is None else boxes.rows
     if not (store / "scores" / "c").exists():
@@ -121,6 +126,7 @@ def fill_scores(
         n_components=basis.score_shape[-1],
         source=stack.source,
         **facts,
+        **several,
         **{MODEL_FACT: basis.fingerprint()},
         **({"attributes": coordinates.attributes} if coordinates and coordinates.attributes else {}),
         **({} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}),
@@ -132,6 +138,25 @@ def fill_scores(
         peak = write_score_boxes(job, boxes, group, coordinates, work=work, run=run)
     write_strings(group, "name", stack.names.tolist(), coordinates.dims[0] if coordinates else SAMPLE)
     return cost(stack.nbytes, peak)
+
+
+def _check_variables(stack: VariableStack, model: str | os.PathLike[str], reconstruct: bool) -> None:
+    """Reject variables other than those of a model, and reconstructions, which several variables do not support."""
+    if reconstruct:
+        raise DataError(
+            "reconstruct is given, but reconstructions of several variables are not one array: leave it out, and use "
+            "the model's inverse_transform in Python"
+        )
+    own = root_facts(open_group(model)).get(VARIABLES, {"keys": (), "shapes": ()})
+    known, given = (
+        ", ".join(f"{key} {tuple(shape)}" for key, shape in zip(keys, shapes, strict=True))
+        for keys, shapes in ((own["keys"], own["shapes"]), (stack.keys, stack.shapes))
+    )
+    if known != given:
+        raise DataError(
+            f"'{stack.path}' has samples of {given}, but the model was fitted to {known or 'a single array'}: give the "
+            f"variables of the fit, in its order"
+        )
 
 
 def check_channels(stack: Stack) -> None:

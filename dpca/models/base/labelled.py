@@ -17,6 +17,7 @@ import numpy as np
 import zarr
 
 from dpca.engine.sources.source import Source, as_source, opened
+from dpca.engine.sources.variables import VariableStack
 from dpca.kernels.algebra.types import Array
 from dpca.representation.base import Representation
 from dpca.storage.arrays.coordinates import Coordinates, coordinates_in
@@ -225,6 +226,8 @@ def require_one_variable(x: Any, key: Any) -> None:
     several = ""
     if isinstance(key, list | tuple):
         several = f"key={key!r}"
+    elif isinstance(x, VariableStack):
+        several = f"{', '.join(x.keys)} of '{x.path}'"
     elif is_labelled(x):
         names = [] if key is not None else [*getattr(x, "data_vars", ())]
         several = f"a Dataset of {', '.join(map(repr, names))}" if len(names) > 1 else ""

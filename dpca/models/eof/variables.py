@@ -13,15 +13,17 @@ from typing import Any
 import numpy as np
 
 from dpca.engine.sources.joined import JoinedSource
+from dpca.engine.sources.variables import check_counts, check_keys
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.labelled import Labels
 from dpca.models.base.store import StoredModel
 from dpca.models.eof.fields import Field, FieldNames
 from dpca.storage.arrays.labelled import is_labelled, labelled_array
 from dpca.storage.errors import DataError, one_line
+from dpca.storage.stack import VARIABLES
 
-# The facts of variables in a store, and the forms in which variables are given.
-_VARIABLES, _FORMS = "variables", ("list", "tuple", "dict", "Dataset")
+# The forms in which variables are given.
+_FORMS = ("list", "tuple", "dict", "Dataset")
 # How the names of variables without names begin.
 _NUMBERED = "variable "
 
@@ -208,7 +210,7 @@ def variables_given(
 def variables_stored(names: VariableNames) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the facts of variables in a store, and their coordinates by name."""
     own = {"form": names.form, "keys": list(names.keys), "shapes": [*map(list, names.shapes)]}
-    facts: dict[str, Any] = {_VARIABLES: own}
+    facts: dict[str, Any] = {VARIABLES: own}
     arrays: dict[str, Any] = {}
     for i, (one, shape) in enumerate(zip(names.variables, names.shapes, strict=True)):
         along = None if one.labels is None else one.labels.kept(shape)
@@ -221,9 +223,9 @@ def variables_stored(names: VariableNames) -> tuple[dict[str, Any], dict[str, An
 
 def variables_read(stored: StoredModel, names: FieldNames) -> FieldNames:
     """Return the names of the variables in a store, with the samples of ``names``; or these, if there is one field."""
-    if _VARIABLES not in stored.facts:
+    if VARIABLES not in stored.facts:
         return names
-    own = stored.facts[_VARIABLES]
+    own = stored.facts[VARIABLES]
     shapes = tuple(tuple(map(int, shape)) for shape in own["shapes"])
     keys, form = tuple(map(str, own["keys"])), str(own["form"])
     if sum(map(math.prod, shapes)) != math.prod(stored.sample_shape) or len(keys) != len(shapes) or form not in _FORMS:
@@ -266,6 +268,7 @@ def _without(prefix: str, word: str) -> str:
 def _several(X: Any, dim: str, key: Any) -> tuple[str, dict[str, tuple[Any, str | None]]] | None:
     """Return the form of several variables, and each with its key by its name; None for a single field."""
     if isinstance(key, list | tuple):
+        check_keys(key)
         if is_labelled(X):
             return "Dataset", {str(one): (labelled_array(X, one), None) for one in key}
         return "dict", {str(one): (X, str(one)) for one in key}
@@ -296,11 +299,9 @@ def _is_variable(x: Any) -> bool:
 
 def _check_samples(variables: Sequence[Field], keys: Sequence[str]) -> None:
     """Reject variables with other samples than the first one."""
+    check_counts([one.source for one in variables], keys)
     first = variables[0]
     for one, key in zip(variables[1:], keys[1:], strict=True):
-        n, m = first.source.shape[0], one.source.shape[0]
-        if n != m:
-            raise DataError(f"{keys[0]} has {n:,} samples and {key} {m:,}: give variables with the same samples")
         times = [one.along for one in (first, one) if one.along is not None and one.dim in one.along.coords]
         if len(times) == 2 and not times[0].equals(times[1]):
             raise DataError(

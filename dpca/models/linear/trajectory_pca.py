@@ -26,6 +26,7 @@ from dpca.models.base.parameters import no_values
 from dpca.models.base.passes import Passes
 from dpca.models.base.samples import varied_source
 from dpca.models.base.store import StoredModel
+from dpca.models.linear.weighted import weighted_mean
 from dpca.models.streaming.streaming_pca import StreamingPCA
 from dpca.parameters.streaming import TrajectoryParameters
 from dpca.partition.whole import Whole
@@ -115,7 +116,9 @@ class TrajectoryPCA(TrajectoryParameters, StreamingPCA):
         self._prepare(source.shape[1:], source.name, lambda: first_samples(source, 1)[0], masses)
         for turn in range(self.reference_passes if self._is_mean else 0):
             passes, stage = Passes(self._on_reference(source, run), run), f"reference {turn + 1}"
-            if _is_large(source):
+            if source.weights is not None:
+                mean = weighted_mean(passes.source, passes)
+            elif _is_large(source):
                 mean = mean_by_blocks(passes, stage=stage)
             else:
                 mean = passes.over(Whole(source.shape[1:]), Moments(), stage=stage)[0]["mean"]

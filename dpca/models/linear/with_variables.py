@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.source import ArraySource, Source, ZarrSource
+from dpca.engine.sources.variables import VariableStack
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.attribute_blocks import moments_by_blocks
 from dpca.models.base.labelled import COMPONENT, Labelled, Labels, labelled_scores
@@ -38,6 +39,7 @@ from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
 from dpca.storage.run import Run
+from dpca.storage.stack import VARIABLES
 
 # The fact of a store that names the dim of samples of several variables.
 _DIM = "variables_dim"
@@ -76,6 +78,8 @@ class WithVariables(WithWeights):
         """Return several variables, those of a model if it has ``names``; None for a single one."""
         if not self.supports_variables or (sample_dim is not None and not isinstance(sample_dim, str)):
             return None
+        if isinstance(X, VariableStack):
+            X, key = X.path, key or X.keys
         if names is None and not isinstance(X, dict | list | tuple) and not is_labelled(X) and key is None:
             return None
         dim = names.dim if names is not None else sample_dim or _leading_dim(X)
@@ -104,8 +108,8 @@ class WithVariables(WithWeights):
 
     def _again(self, X: Any) -> SeveralVariables | None:
         """Return further samples of the variables of this model; None if it has one, or for rows of all of them."""
-        names, by_path = self._variables, isinstance(X, str | os.PathLike)
-        if names is None or (hasattr(X, "shape") and not is_labelled(X)):
+        names, by_path = self._variables, isinstance(X, str | os.PathLike | VariableStack)
+        if names is None or (hasattr(X, "shape") and not by_path and not is_labelled(X)):
             return None
         return self._several(X, None, [*names.keys] if by_path else None, names)
 
@@ -195,6 +199,11 @@ class WithVariables(WithWeights):
         if values.ndim not in (1, 2) or values.shape[-1] != self.n_features_in_:
             raise DataError(f"values have shape {values.shape}: give (k, {self.n_features_in_}) for all attributes")
         return self._by_variable(values, COMPONENT if values.ndim == 2 else None)
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
+        names = {} if self._variables is None else {VARIABLES: list(self._variables.keys)}
+        return super().report_numbers() | names
 
     def to_xarray(self) -> Any:
         """Return the model as an ``xarray.Dataset``, see `ComponentModel.to_xarray`.

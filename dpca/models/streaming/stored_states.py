@@ -1,4 +1,4 @@
-"""The state that `partial_fit` continues from: the error of models without it, and states in stores."""
+"""The state that `partial_fit` continues from: the error of models without it, copies, and states in stores."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpca.kernels.algebra.linalg import scratch
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.store import StoredModel, count_of
 from dpca.rules.base.state import State
@@ -86,3 +87,11 @@ def read_states(stored: StoredModel, states: Sequence[State]) -> None:
             at += array.size
     for state, counts in zip(states, found["state_counts"].tolist(), strict=True):
         state.counts = dict(zip(sorted(state.counts), map(count_of, counts), strict=True))
+
+
+def set_aside(state: State) -> State:
+    """Return a copy of a state, in memory that the next call in this thread reuses."""
+    arrays = {name: scratch(f"before: {name}", array.shape, array.dtype) for name, array in state.arrays.items()}
+    for name, array in arrays.items():
+        np.copyto(array, state.arrays[name])
+    return State(arrays, dict(state.counts))

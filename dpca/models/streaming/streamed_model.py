@@ -17,7 +17,6 @@ from dpca.engine.folds.boundary import named_errors
 from dpca.engine.folds.callbacks import Pace
 from dpca.engine.sources.shuffled import shuffle
 from dpca.engine.sources.source import Source
-from dpca.kernels.algebra.linalg import scratch
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.callbacks import EVERY, Progress, checked_budgets, positive_seconds
 from dpca.models.base.labelled import Labels
@@ -27,9 +26,17 @@ from dpca.models.base.passes import run_of_fit
 from dpca.models.base.samples import allows_gaps, fractions_of, magnitude, varied_source
 from dpca.models.base.store import StoreContents, StoredModel
 from dpca.models.streaming.iterating import iterate
-from dpca.models.streaming.stored_states import NoStateError, RequiresState, read_states, stated_dtype, stored_arrays
+from dpca.models.streaming.stored_states import (
+    NoStateError,
+    RequiresState,
+    read_states,
+    set_aside,
+    stated_dtype,
+    stored_arrays,
+)
 from dpca.models.streaming.streaming_methods import method_name
 from dpca.models.streaming.tracked import TRACKED, TrackedScores
+from dpca.models.streaming.weighted_stream import stream_to_iterate
 from dpca.parameters.streaming import AUTO
 from dpca.representation.whitened import Whitened
 from dpca.rules.base.basis import StreamingRule
@@ -231,7 +238,7 @@ class StreamedModel(LinearModel):
         """Update the state with samples; rejected samples change nothing."""
         rule, held = self._stream_rule, state.counts["n_held"]
         n = held + len(rows)
-        before = _set_aside(rule.rule.part_of(state)) if n >= rule.size else State()
+        before = set_aside(rule.rule.part_of(state)) if n >= rule.size else State()
         waiting = state.arrays["buffered_rows"][:held]
         if self.track_scores and n >= rule.size and n % rule.size:
             waiting = waiting.copy()  # because the update overwrites the held samples
@@ -279,6 +286,7 @@ class StreamedModel(LinearModel):
         self,
         X: Any,
         *,
+        sample_weight: Any = None,
         sample_dim: str | Sequence[str] | None = None,
         key: str | None = None,
         run: Run = Run(),
@@ -296,6 +304,9 @@ class StreamedModel(LinearModel):
         ----------
         X, sample_dim, key, run
             As in `fit`, without checkpoints: save the model to keep it.
+        sample_weight
+            As in `partial_fit`; to resume, give the same weights. Numbers of samples are sums of weights. With other
+            weights than whole numbers, progress comes after whole batches of the rule, ``batch_size``.
         max_seconds : float, optional
             Time limit. The run of samples in progress is completed first.
         max_samples : int, optional
@@ -333,6 +344,7 @@ class StreamedModel(LinearModel):
         pace = Pace(positive_seconds(every, "every"), seconds)
         run = replace(run_of_fit(run, self.memory_budget), checkpoints=None)  # the model itself is the checkpoint
         X, labels = self._samples_to_fit(X, sample_dim, key)
+        X = X if sample_weight is None else stream_to_iterate(self, X, sample_weight)
         source = self._stream_for(X, run, labels, key)
         return iterate(self, source, run, pace=pace, max_samples=most)
 
@@ -386,11 +398,3 @@ class StreamedModel(LinearModel):
             self._truncated(found), self.method_, self.sample_shape_, n, lambda: self._magnitude, before
         )
         self._states = [state]
-
-
-def _set_aside(state: State) -> State:
-    """Return a copy of a state, in memory that the next call in this thread reuses."""
-    arrays = {name: scratch(f"before: {name}", array.shape, array.dtype) for name, array in state.arrays.items()}
-    for name, array in arrays.items():
-        np.copyto(array, state.arrays[name])
-    return State(arrays, dict(state.counts))

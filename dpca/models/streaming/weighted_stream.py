@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -11,7 +12,7 @@ from dpca.engine.folds.boundary import named_errors
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.passes import Passes
-from dpca.models.base.samples import allows_gaps
+from dpca.models.base.samples import allows_gaps, weighted_source
 from dpca.models.linear.weighted import weighted_mean, weighted_rows
 from dpca.models.streaming.streaming_methods import method_name
 from dpca.storage.errors import DataError
@@ -41,3 +42,17 @@ def weighted_stream(model: Any, source: Source, passes: Passes, kept: Any) -> tu
         return weighted_rows(source), {"mean": np.zeros(math.prod(source.shape[1:]))}
     mean = named_errors(weighted_mean, source.name)(source, passes)
     return weighted_rows(source, mean), {"mean": mean.ravel()}
+
+
+def stream_to_iterate(model: Any, X: Any, sample_weight: Any) -> Source:
+    """Return samples with weights for `StreamingPCA.iter_fit`; the model does not change.
+
+    Raises
+    ------
+    DataError
+        If the weights are invalid, or a parameter of the model requires whole numbers.
+    """
+    source = weighted_source(copy.copy(model), X, sample_weight)
+    if model.shuffle and source.weights is not None:
+        raise DataError("shuffle=True requires whole numbers in sample_weight: omit it, or round them")
+    return source
