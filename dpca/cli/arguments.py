@@ -54,7 +54,7 @@ def add_source_options(parser: argparse.ArgumentParser, *, whole: bool = True, m
         group.add_argument(
             "--keep-jpegs",
             action="store_true",
-            help="store JPEG files as they are, and decode them when they are read: a stack of their size, not of 20 times",
+            help="store JPEG files as they are, and decode them when they are read: a stack of the size of its files",
         )
     group.add_argument("--key", metavar="NAME", help="name of the array in an .npz, netCDF, HDF5 or Zarr source")
     group.add_argument(

@@ -266,7 +266,7 @@ class StoredArray(zarr.Array[Any]):
             If a shard is missing or damaged.
         """
         # Zarr would compute a whole chunk, hundreds of samples, to read one of a synthetic stack. Its error for a damaged
-        # JPEG does not name the sample.
+        # sample of a stack with kept JPEG files does not name it.
         own = model_of(self) is not None or codec_of(self) is JPEGCodec
         if own and (box := _box_of(selection, self.shape)) is not None:
             lengths = [part.stop - part.start for part in box if isinstance(part, slice)]
