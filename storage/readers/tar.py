@@ -183,7 +183,12 @@ def _short_member(archive: tarfile.TarFile, tape: _Tape) -> tarfile.TarInfo | No
     tape.seek(offset)
     header = tape.read(_BLOCK)
     # Of POSIX or GNU, without the first part of a long name, and with a size in octal digits.
-    if header[156:157] != tarfile.REGTYPE or header[257:262] != b"ustar" or header[345] or not header[124:135].isdigit():
+    if (
+        header[156:157] != tarfile.REGTYPE
+        or header[257:262] != b"ustar"
+        or header[345]
+        or not header[124:135].isdigit()
+    ):
         return None
     try:
         size, checksum = int(header[124:135], 8), int(header[148:154], 8)
