@@ -265,8 +265,8 @@ class StoredArray(zarr.Array[Any]):
         StoreError
             If a shard is missing or damaged.
         """
-        # Zarr would compute a whole chunk, hundreds of samples, to read one of a synthetic stack. Its error for a damaged
-        # sample of a stack with kept JPEG files does not name it.
+        # Zarr would compute a whole chunk of a synthetic stack, hundreds of samples, to read one of them. Its error for
+        # a kept JPEG file does not name the sample.
         own = model_of(self) is not None or codec_of(self) is JPEGCodec
         if own and (box := _box_of(selection, self.shape)) is not None:
             lengths = [part.stop - part.start for part in box if isinstance(part, slice)]

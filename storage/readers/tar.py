@@ -196,7 +196,8 @@ def _short_member(archive: tarfile.TarFile, tape: _Tape) -> tarfile.TarInfo | No
         return None
     if checksum != sum(header) - sum(header[148:156]) + 8 * ord(" ") or header[135] not in b" \0":
         return None
-    member = tarfile.TarInfo(header[:100].partition(b"\0")[0].decode(archive.encoding, archive.errors))  # type: ignore
+    name = header[:100].partition(b"\0")[0]
+    member = tarfile.TarInfo(name.decode(archive.encoding or "utf-8", archive.errors))
     member.size, member.offset_data = size, offset + _BLOCK
     archive.offset = member.offset_data - size // -_BLOCK * _BLOCK  # type: ignore[attr-defined]
     return member
