@@ -106,6 +106,23 @@ def test_only_files_that_require_decoding_alone_are_kept(name: str, tmp_path: Pa
     assert kept or chunk[:1] == b"\0"
 
 
+@pytest.mark.parametrize(
+    ("payload", "shape", "why"),
+    [(PHOTO, (24, 20), "color"), (PHOTO, (20, 24, 3), "20.x.24"), (PHOTO, (24, 21, 3), "24.x.21")],
+)
+def test_other_shapes_are_refused(payload: bytes, shape: tuple[int, ...], why: str) -> None:
+    with pytest.raises(DataError, match=why):
+        kept_sample(payload, DecodeOptions(sample_shape=shape, dtype="uint8"))
+
+
+def test_files_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_tar(tmp_path / "a.tar", jpegs(9))
+    ingest(source, tmp_path / "whole.zarr", reading=KEEP)
+    monkeypatch.setattr("dpca.storage.arrays.shards._PIECE_BYTES", 2500)
+    ingest(source, tmp_path / "pieces.zarr", reading=KEEP)
+    assert contents(tmp_path / "pieces.zarr") == contents(tmp_path / "whole.zarr")
+
+
 def test_all_kinds_of_images_have_the_values_of_an_ordinary_ingest(tmp_path: Path) -> None:
     files = {f"{i:02d} {name}.jpg": payload for i, (name, (payload, _)) in enumerate(FILES.items())}
     source = write_folder(tmp_path / "in", files)
