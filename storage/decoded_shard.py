@@ -1,17 +1,19 @@
-"""Decodes and writes one shard of a stack: the task of an ingest."""
+"""Decodes and writes one shard of a stack, or writes kept files: the task of an ingest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage import cf
 from dpca.storage.arrays.arrays import write_shard
+from dpca.storage.arrays.kept_jpegs import kept_sample
 from dpca.storage.arrays.reading import open_array
 from dpca.storage.arrays.shards import ShardRows
 from dpca.storage.errors import DataError, one_line
@@ -22,6 +24,8 @@ from dpca.storage.survey import SampleForm, payload_or_refusal
 # Pixels that are decoded at once. The kernel clears the memory of a new buffer of a whole shard, but malloc keeps
 # buffers of this size. With fewer pixels, small parts of chunks would be written.
 _DECODED_BYTES = 16 << 20
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -97,12 +101,12 @@ class _Rejection(Exception):
 
 
 class DecodedImages(ShardRows):
-    """The pixels of encoded images, which are decoded while they are written.
+    """The pixels of encoded images, which are decoded while they are written, or their files.
 
     Attributes
     ----------
     rejected : list of (int, str)
-        Indices of images that cannot be decoded, with the reasons.
+        Indices of images that are not samples of the stack, with the reasons.
     low, high : float or None
         Range of the values, if the form has no data range.
     """
@@ -120,22 +124,29 @@ class DecodedImages(ShardRows):
         """Decode some images; after the first rejection, find all others."""
         pixels = self._pixels[: stop - first]
         for i in range(first, stop):
-            self._decode(i, pixels[i - first])
-            if self.rejected:
-                for other in range(i + 1, 0 if self._stop else len(self._payloads)):
-                    self._decode(other, pixels[0])
-                raise _Rejection
+            self._convert(i, partial(decode, rules=self._form.rules, out=pixels[i - first]))
         if self._form.data_range is None:
             low, high = float(pixels.min()), float(pixels.max())
             self.low = low if self.low is None else min(self.low, low)
             self.high = high if self.high is None else max(self.high, high)
         return pixels
 
-    def _decode(self, i: int, pixels: NDArray[Any]) -> None:
+    def encoded(self, row: int) -> bytes:
+        """Return the file of an image, or its pixels if it is not kept; after the first rejection, find all others."""
+        assert self._form.rules is not None
+        return self._convert(row, partial(kept_sample, rules=self._form.rules))
+
+    def _convert(self, i: int, convert: Callable[[bytes], T]) -> T:
         try:
-            decode(payload_or_refusal(self._payloads[i]), self._form.rules, pixels)
+            return convert(payload_or_refusal(self._payloads[i]))
         except DataError as error:
             self.rejected.append((i, str(error)))
+        for other in range(i + 1, 0 if self._stop else len(self._payloads)):
+            try:
+                convert(payload_or_refusal(self._payloads[other]))
+            except DataError as error:
+                self.rejected.append((other, str(error)))
+        raise _Rejection
 
 
 def _no_data(block: NDArray[Any], corner: Sequence[int], form: SampleForm) -> Iterator[tuple[int, str]]:

@@ -30,8 +30,9 @@ from dpca.storage.survey import ReadOptions, SampleForm, require_samples, survey
 from dpca.storage.transaction.job import Job
 from dpca.storage.transaction.workspace import Workspace, fingerprint_of
 
-# The lowest compression ratio at which the codec is chosen.
-_BLOSC_SAVES = 1.5
+# The compression ratio that is assumed before anything is written: the lowest at which the codec is chosen, and that of
+# JPEG files of the highest quality in use.
+_SAVES = {"blosc": 1.5, "jpeg": 3.0}
 _LABEL_CHUNK = 65536
 # Memory of a task in multiples of a shard: the values, the encoded chunks, and their concatenation (measured with the
 # codec: 4.0). Raw chunks bypass Zarr and require one, and those of images less.
@@ -67,7 +68,7 @@ def ingest(
     key, axes :
         For arrays, see `dpca.storage.readers.open_reader`.
     reading : ReadOptions
-        How samples are read: color and size of images, invalid samples, data range.
+        How samples are read: color and size of images, invalid samples, data range, and whether JPEG files are kept.
     shard_bytes : int, optional
         Most bytes of a shard, unless a single sample is larger. The default is 128 MiB. Less memory for a task results
         in smaller shards, too.
@@ -101,10 +102,12 @@ def ingest(
     rules, limits = reading.rules(), reading.limits()
     reader = source if isinstance(source, Reader) else open_reader(source, key=key, axes=axes)
     cells = None if cell_shape is None else _cell_lengths(cell_shape, reader)
-    if not reader.encoded and rules != DecodeOptions():
-        raise DataError(f"color, crop and resize require images, but '{reader.name}' is an array: leave them out")
+    if not reader.encoded and (rules != DecodeOptions() or reading.keep_jpegs):
+        raise DataError(
+            f"color, crop, resize and keep_jpegs require images, but '{reader.name}' is an array: leave them out"
+        )
     settings: list[Any] = [cells, rules.color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
-    settings += [name for name in ("gaps", "infinite") if getattr(reading, name)]
+    settings += [name for name in ("gaps", "infinite", "keep_jpegs") if getattr(reading, name)]
     fingerprint = fingerprint_of(STACK_KIND, STACK_VERSION, reader.fingerprint(), settings)
 
     def steps(work: Workspace) -> int:
@@ -245,6 +248,7 @@ def _layout(
             layout = choose_layout(shape, form.dtype.itemsize, form.axes, cells, most, part)
         except ValueError as error:
             raise DataError(str(error)) from error
+        layout = layout.of_samples(form.sample_shape) if form.codec == "jpeg" else layout
         need = task_bytes(reader, form.dtype, layout)
         if memory is None or need <= memory:
             return layout
@@ -260,9 +264,7 @@ def _layout(
 
 def _bytes_to_write(work: Workspace, n_items: int, form: SampleForm, layout: Layout) -> int:
     whole = layout.stored_values((n_items, *form.sample_shape)) * form.dtype.itemsize
-    if form.codec == "blosc":
-        whole = int(whole / _BLOSC_SAVES)
-    return max(0, whole - folder_bytes(work.store))
+    return max(0, int(whole / _SAVES.get(form.codec, 1)) - folder_bytes(work.store))
 
 
 def _finish(

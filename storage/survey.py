@@ -24,6 +24,7 @@ from dpca.storage.readers.base import seen, within_memory
 _TRIED, _TRIED_BYTES = 8, 4 << 20
 # A sample of more bytes is not read for this, only the center of the first one.
 _LARGE_BYTES = 64 << 20
+_KEEPS = "but --keep-jpegs (keep_jpegs=True) stores images of 8 bits as they are: leave it out"
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class SampleForm:
         Type of its values.
     axes : tuple of str
         Names of the axes of the stack, beginning with ``"sample"``.
-    codec : {"raw", "blosc"}
-        See `dpca.storage.arrays.arrays.choose_codec`.
+    codec : {"raw", "blosc", "jpeg"}
+        Of kept files "jpeg", else see `dpca.storage.arrays.arrays.choose_codec`.
     data_range : tuple of float or None
         Lowest and highest possible value of a sample; None if the range is computed from the samples.
     rules : DecodeOptions or None
@@ -97,6 +98,11 @@ class ReadOptions:
         values mean missing become floating-point numbers.
     infinite : bool
         Whether infinities are kept as missing values, too. Requires ``gaps``.
+    keep_jpegs : bool
+        Whether JPEG files are stored as they came, and decoded at each read. The stack has the size of its files, and
+        the same values. Their headers are checked, but a file with damaged pixels is found only when it is read. Other
+        images, and JPEGs that require more than decoding (EXIF orientation, CMYK), are stored as pixels. Requires
+        images of 8 bits, and excludes ``crop``, ``resize`` and ``color="gray"``.
 
     Raises
     ------
@@ -111,16 +117,19 @@ class ReadOptions:
     data_range: tuple[float, float] | None = None
     gaps: bool = False
     infinite: bool = False
+    keep_jpegs: bool = False
 
     def __post_init__(self) -> None:
         if self.on_error not in ("stop", "skip"):
             raise DataError(f"on_error {self.on_error!r} is unknown: choose 'stop' or 'skip'")
         self.rules()
         self.limits()
+        if self.keep_jpegs and (self.crop is not None or self.resize is not None or self.color == "gray"):
+            raise DataError(f"crop, resize and color 'gray' change pixels, {_KEEPS}")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the options that identify a job. New ones at their default are left out, as in earlier versions."""
-        return {name: value for name, value in vars(self).items() if name != "infinite" or value}
+        return {name: value for name, value in vars(self).items() if name not in ("infinite", "keep_jpegs") or value}
 
     @property
     def stop(self) -> bool:
@@ -176,6 +185,9 @@ def _form(reader: Reader, options: ReadOptions) -> SampleForm:
         raise refusal(reader, first, reader.refused[first])
     if reader.encoded:
         rules, tried = _first_images(reader, options.rules(), options.stop)
+        if options.keep_jpegs and (tried.dtype != np.uint8 or rules.region is not None):
+            why = f"has images of {tried.dtype}" if rules.region is None else "is read in a region"
+            raise DataError(f"'{reader.name}' {why}, {_KEEPS}")
         axes: tuple[str, ...] = ("y", "x", CHANNEL)[: tried.ndim - 1]
     else:
         tried = _some_rows(reader)
@@ -185,7 +197,7 @@ def _form(reader: Reader, options: ReadOptions) -> SampleForm:
         sample_shape=tried.shape[1:] if reader.encoded else reader.sample_shape,
         dtype=tried.dtype,
         axes=(SAMPLE, *axes),
-        codec=choose_codec(tried),
+        codec="jpeg" if options.keep_jpegs and reader.encoded else choose_codec(tried),
         data_range=options.limits() or reader.data_range or type_range(tried.dtype),
         rules=rules,
         coordinates=reader.coordinates,

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpca.parameters.declaration import Parameter, declared_in
@@ -50,6 +51,11 @@ def add_source_options(parser: argparse.ArgumentParser, *, whole: bool = True, m
             default="stop",
             help="if an image is broken, stop the run, or skip it and record it in the store (default: %(default)s)",
         )
+        group.add_argument(
+            "--keep-jpegs",
+            action="store_true",
+            help="store JPEG files as they are, and decode them when they are read: a stack of the size of its files",
+        )
     group.add_argument("--key", metavar="NAME", help="name of the array in an .npz, netCDF, HDF5 or Zarr source")
     group.add_argument(
         "--axes",
@@ -83,7 +89,8 @@ def reading_options(options: argparse.Namespace) -> ReadOptions:
     """Return the options of `add_source_options` that say how samples are read."""
     from dpca.storage.survey import ReadOptions  # imported here, because its libraries take a second
 
-    return ReadOptions(options.color, options.resize, options.crop, options.on_error, options.data_range)
+    given = ReadOptions(options.color, options.resize, options.crop, options.on_error, options.data_range)
+    return replace(given, keep_jpegs=getattr(options, "keep_jpegs", False))
 
 
 def add_range_option(parser: argparse._ActionsContainer, default: str) -> None:

@@ -28,6 +28,7 @@ from zarr.core.sync import sync
 
 from dpca import __version__
 from dpca.storage.arrays.direct import PACKED
+from dpca.storage.arrays.kept_jpegs import JPEGCodec
 from dpca.storage.arrays.layout import Layout
 from dpca.storage.arrays.reading import open_group
 from dpca.storage.arrays.shards import ShardRows, whole, write_raw_shard
@@ -44,7 +45,7 @@ from dpca.storage.transaction.claim import WORK_SUFFIX
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArrayConfigParams
 
-Codec = Literal["raw", "blosc", "sparse", "packed", "zstd", "shuffled", "bzip2"]
+Codec = Literal["raw", "blosc", "sparse", "packed", "zstd", "shuffled", "bzip2", "jpeg"]
 
 # Blosc speeds up reading only at high compression ratios: photographs have a ratio of 1.25 and decode at a third of
 # the speed of raw values.
@@ -54,6 +55,8 @@ _STRING_CHUNK = 65536
 # Level 8 is the default of pcodec, and higher levels gain nothing. The values are integers without common factors.
 _PACKING: dict[str, Any] = {"level": 8, "mode_spec": "classic", "delta_spec": "auto"}
 _ZSTD, _BZIP2 = 5, 9
+# For all other codecs, "auto" is the default of Zarr.
+_SERIALIZERS: dict[str, Callable[[], Any]] = {"packed": partial(PACKED, **_PACKING), "jpeg": JPEGCodec}
 _DENSE: ArrayConfigParams = {"write_empty_chunks": True}
 
 
@@ -136,12 +139,13 @@ def create_array(
         Chunks and shards.
     axes : sequence of str
         Stored as ``dimension_names``.
-    codec : {"raw", "blosc", "sparse", "packed", "zstd", "shuffled", "bzip2"}
+    codec : {"raw", "blosc", "sparse", "packed", "zstd", "shuffled", "bzip2", "jpeg"}
         Inner codec. "raw": none. "blosc": lz4 (level 5) after a bit shuffle. "sparse": lz4 without a shuffle, for noise
         among many zeros (a shuffle costs a third more bytes). "packed": pcodec, for integers of 16 bits or more; its
         size is close to the entropy of the values or of their differences, whichever is smaller. "zstd": for small
         repetitive tables. "shuffled": zstd after a byte shuffle, for repetitive values. "bzip2": after a byte shuffle,
-        for small, correlated integers that are mostly zero.
+        for small, correlated integers that are mostly zero. "jpeg": files as they came, see
+        `dpca.storage.arrays.kept_jpegs`; a chunk is a sample.
     attributes : mapping, optional
         JSON-able attributes of the array. With ``{"may_be_infinite": True}``, `dpca.storage.verify` accepts
         infinities, and with ``{"may_be_missing": True}`` NaN.
@@ -186,8 +190,7 @@ def create_array(
         chunks=layout.chunks,
         shards=layout.shards,
         filters=None,
-        # "auto" is the default of Zarr.
-        serializer=PACKED(**_PACKING) if codec == "packed" else "auto",
+        serializer=_SERIALIZERS.get(codec, lambda: "auto")(),
         compressors=(*_compressors(codec, dtype.itemsize), Crc32cCodec()),
         fill_value=dtype.type(0),
         dimension_names=tuple(axes),
@@ -207,7 +210,7 @@ def kept_layout(store: Place, name: str) -> Layout | None:
 
 def _compressors(codec: Codec, itemsize: int) -> tuple[BytesBytesCodec, ...]:
     """Return the compressors of chunks for an inner codec of `create_array`, without the checksum."""
-    if codec in ("raw", "packed"):
+    if codec in ("raw", "packed", "jpeg"):
         return ()
     if codec == "zstd":
         return (ZstdCodec(level=9),)
@@ -362,8 +365,7 @@ def write_shard(
     if isinstance(array.store_path.store, ObjectStore) and write_raw_shard(array, shard, values):
         return  # an object is replaced as a whole
     if sync((array.store_path / key).exists()):
-        values = whole(values)
-        if expected[0] == edges[0] and _holds(array, region, values):
+        if expected[0] == edges[0] and _holds(array, region, whole(values)):
             return
         sync((array.store_path / key).delete())
     if not write_raw_shard(array, shard, values):

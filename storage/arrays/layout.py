@@ -23,6 +23,7 @@ Rules, in order:
   under 4 KiB), and does not exceed the number of samples.
 * Rows in a shard: a multiple of the rows in a chunk, within 128 MiB, and small enough for at least 16 shards if the
   stack is long enough; never less than the rows in a chunk.
+* If JPEG files are kept, a chunk is one whole sample, whatever its length, and shards have as many samples.
 * A sample of more than 128 MiB is divided into shards of one row: equal boxes of chunks, aligned with cells if
   possible, see `box_shape`.
 
@@ -107,6 +108,10 @@ class Layout:
     def boxes(self, sample_shape: Sequence[int]) -> list[Region]:
         """Return the boxes of a sample in its shards, in C order. There is one if shards have whole samples."""
         return boxes_of(sample_shape, self.shards[1:])
+
+    def of_samples(self, sample_shape: Sequence[int]) -> Layout:
+        """Return the layout of as many samples in a shard of which each is one chunk."""
+        return Layout((1, *sample_shape), (self.shards[0], *sample_shape))
 
     def rows(self, shard: int, n_samples: int) -> tuple[int, int]:
         """Return the index of the first sample of a shard, and the index after its last sample."""

@@ -20,7 +20,8 @@ from zarr.abc.store import SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
-from dpca.storage.arrays.direct import read_shards
+from dpca.storage.arrays.direct import codec_of, read_shards
+from dpca.storage.arrays.kept_jpegs import JPEGCodec
 from dpca.storage.arrays.plain import read_plain
 from dpca.storage.disk import exists
 from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
@@ -264,9 +265,10 @@ class StoredArray(zarr.Array[Any]):
         StoreError
             If a shard is missing or damaged.
         """
-        model = model_of(self)
-        if model is not None and (box := _box_of(selection, self.shape)) is not None:
-            # Zarr would compute a whole chunk, hundreds of samples, to read one of them.
+        # Zarr would compute a whole chunk of a synthetic stack, hundreds of samples, to read one of them. Its error for
+        # a kept JPEG file does not name the sample.
+        own = model_of(self) is not None or codec_of(self) is JPEGCodec
+        if own and (box := _box_of(selection, self.shape)) is not None:
             lengths = [part.stop - part.start for part in box if isinstance(part, slice)]
             read_into(self, box, out := np.empty(lengths, self.dtype))
             return out

@@ -21,6 +21,7 @@ import zarr
 from numcodecs.registry import get_codec  # type: ignore[import-untyped]
 
 from dpca.storage.arrays.direct import PACKED, codec_of, is_local, pieces
+from dpca.storage.arrays.kept_jpegs import JPEGCodec, exact_chunk
 from dpca.storage.disk import make_below, reserve
 from dpca.storage.integrity.checksums import CRC_BYTES, NOT_STORED, index_bytes
 from dpca.storage.remote.object_store import ObjectStore
@@ -44,6 +45,9 @@ class ShardRows(Protocol):
     def read(self, first: int, stop: int) -> Array:
         """Compute the rows ``first`` to ``stop``. The array is valid until the next call."""
 
+    def encoded(self, row: int) -> bytes:
+        """Return the chunk of a row for the codec "jpeg"."""
+
 
 def whole(values: Array | ShardRows) -> Array:
     """Return all values of a shard."""
@@ -60,7 +64,7 @@ def _steps(start: int, end: int, step: int) -> Iterator[tuple[int, int]]:
 
 
 def write_raw_shard(array: zarr.Array[Any], shard: tuple[int, ...], values: Array | ShardRows) -> bool:
-    """Write one complete shard atomically if its chunks are raw or packed by pcodec.
+    """Write one complete shard atomically if its chunks are raw, packed by pcodec, or JPEG files.
 
     Parameters
     ----------
@@ -79,14 +83,14 @@ def write_raw_shard(array: zarr.Array[Any], shard: tuple[int, ...], values: Arra
     Notes
     -----
     Memory: one inner chunk in addition to the values; for an object store, also a copy of the shard. Only a step of
-    `ShardRows` is in memory, unless chunks are packed. Chunks are in C order. Chunks entirely outside the array are not
-    stored.
+    `ShardRows` is in memory, unless chunks are packed, and a single row for JPEG files. Chunks are in C order. Chunks
+    entirely outside the array are not stored.
     """
     codec = codec_of(array)
     if codec is None:
         return False
     key = array.store_path / array.metadata.encode_chunk_key(shard)
-    write = _write_packed if codec is PACKED else _write_raw
+    write = {PACKED: _write_packed, JPEGCodec: _write_jpegs}.get(codec, _write_raw)
     if isinstance(key.store, ObjectStore):
         content = io.BytesIO()
         write(content, array, values)
@@ -176,6 +180,24 @@ def _write_packed(file: BinaryIO, array: zarr.Array[Any], values: Array | ShardR
         content = memoryview(pack(part))
         places[chunk] = file.tell(), len(content) + CRC_BYTES
         _write_checksum(file, _write(file, content))
+    _write_checksum(file, _write(file, places.data.cast("B")))
+
+
+def _write_jpegs(file: BinaryIO, array: zarr.Array[Any], values: Array | ShardRows) -> None:
+    """Write the chunks of a shard, one for each sample, and its index."""
+    _, places = _chunks_of(array, values.shape)
+    rows, waiting, end = places.reshape(-1, 2), bytearray(), 0
+    for i in range(values.shape[0]):
+        content = exact_chunk(values[i]) if isinstance(values, np.ndarray) else values.encoded(i)
+        rows[i] = end, len(content) + CRC_BYTES
+        end += len(content) + CRC_BYTES
+        # Small files are written together, in a third of the time.
+        waiting += content
+        waiting += google_crc32c.value(content).to_bytes(CRC_BYTES, "little")
+        if len(waiting) >= _PIECE_BYTES:
+            _write_all(file, memoryview(waiting))
+            waiting = bytearray()
+    _write_all(file, memoryview(waiting))
     _write_checksum(file, _write(file, places.data.cast("B")))
 
 

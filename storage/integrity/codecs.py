@@ -14,7 +14,7 @@ _CODECS = frozenset(
         *("bytes", "endian", "transpose", "sharding_indexed", "cast_value", "scale_offset", "vlen-utf8", "vlen-bytes"),
         *("gzip", "zlib", "bz2", "lzma", "lz4", "zstd", "blosc", "pcodec", "zfpy", "packbits", "shuffle", "delta"),
         *("astype", "bitround", "quantize", "fixedscaleoffset", "categorize", "vlen-array", "json2", "msgpack2"),
-        *("base64", "crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3"),
+        *("base64", "crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "dpca.jpeg"),
     )
 )
 _CODEC_KEYS = ("codecs", "index_codecs", "filters", "compressor")

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import zarr
 
+from dpca.storage.arrays.direct import codec_of
+from dpca.storage.arrays.kept_jpegs import JPEGCodec
 from dpca.storage.arrays.reading import (
     array_in,
     open_array,
@@ -280,7 +282,7 @@ def _check(path: str, name: str, index: tuple[int, ...] | None = None) -> list[s
 
 
 def _check_file(root: str, name: str) -> list[str]:
-    """Compare every byte of a shard with its checksums, and check that all values are finite."""
+    """Compare every byte of a shard with its checksums, and check that all values are finite and JPEGs decode."""
     store, _ = checked_store(root)
     try:
         known = store.checksums(name)
@@ -293,7 +295,7 @@ def _check_file(root: str, name: str) -> list[str]:
         array = open_array(f"{root}/{array_name}")
     except StoreError:
         return []  # reported with the name of its metadata
-    if array.dtype.kind not in "fc":
+    if array.dtype.kind not in "fc" and codec_of(array) is not JPEGCodec:
         return []
     problem = wrong_values(array, tuple(int(i) for i in place.split("/")[1:]))
     return [] if problem is None else [f"{name}: {problem}"]

@@ -125,7 +125,8 @@ class TarReader(Reader):
             while True:
                 with self._reading():
                     tape.most = _MOST_HEADER
-                    member = archive.next()
+                    member = _short_member(archive, tape) if self.random_access else None
+                    member = archive.next() if member is None else member
                     tape.most = MAX_ENCODED
                     if member is None:
                         break
@@ -169,6 +170,37 @@ class _Tape:
             raise tarfile.ReadError(f"a header claims {size:,} bytes")
         self.last = self._file.read(size)
         return self.last
+
+
+def _short_member(archive: tarfile.TarFile, tape: _Tape) -> tarfile.TarInfo | None:
+    """Return the next member if it is a file with a short name; None if tarfile must read its header.
+
+    tarfile takes 25 microseconds for each header, a sixth of the time to decode a small image.
+    """
+    offset: int = archive.offset
+    if archive.firstmember is not None or archive.pax_headers:  # type: ignore[attr-defined]
+        return None
+    tape.seek(offset)
+    header = tape.read(_BLOCK)
+    # Of POSIX or GNU, without the first part of a long name, and with a size in octal digits.
+    if (
+        header[156:157] != tarfile.REGTYPE
+        or header[257:262] != b"ustar"
+        or header[345]
+        or not header[124:135].isdigit()
+    ):
+        return None
+    try:
+        size, checksum = int(header[124:135], 8), int(header[148:154], 8)
+    except ValueError:
+        return None
+    if checksum != sum(header) - sum(header[148:156]) + 8 * ord(" ") or header[135] not in b" \0":
+        return None
+    name = header[:100].partition(b"\0")[0]
+    member = tarfile.TarInfo(name.decode(archive.encoding or "utf-8", archive.errors))
+    member.size, member.offset_data = size, offset + _BLOCK
+    archive.offset = member.offset_data - size // -_BLOCK * _BLOCK
+    return member
 
 
 def _judge(member: tarfile.TarInfo, tape: _Tape) -> Verdict | str:

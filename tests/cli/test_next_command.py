@@ -29,7 +29,7 @@ _OPTIONS = {
         [[], ["--components", "3"], ["--target-psnr", "31.5"], ["--ratio=4"], ["--components=all"]]
     ),
     "quality": st.sampled_from([[], ["--quality", "high"], ["--quality=max-error=2"], ["--quality", "ratio=9"]]),
-    "reading": st.sampled_from([[], ["--resize", "20x30"], ["--crop=20x30"], ["--on-error", "skip"], ["--color=gray"]]),
+    "reading": st.sampled_from([[], ["--resize", "20x30"], ["--crop=20x30"], ["--on-error", "skip"], ["--keep-jpegs"]]),
     "range": st.sampled_from([[], ["--data-range=-6,6"], ["--data-range", "0,1"]]),
     "axes": st.sampled_from([[], ["--axes", "z,y,x"], ["--axes=tyx"]]),
     "kept": st.sampled_from([[], ["--reconstruct"], ["--no-reconstruct", "--keep-stack"], ["--no-keep-stack"]]),

@@ -3,7 +3,8 @@
     python tests/benchmarks/speed/ingest_speed.py --source lfw-deepfunneled-00.tar
 
 The share of libjpeg-turbo is also measured for textures of 256 x 256 pixels and photographs of 1024 x 1024, both of
-quality 90: of an ingest, and of reading and decoding without storing anything.
+quality 90: of an ingest, of reading and decoding without storing anything, and of an ingest that keeps the files
+together with one pass over its stack as fits read it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import numpy as np
 import simplejpeg
 from skimage import data
 
-from dpca.storage import create_synthetic, ingest
+from dpca.engine.sources.source import as_source
+from dpca.storage import ReadOptions, create_synthetic, ingest, open_stack
 from dpca.storage.images import decode
 from dpca.storage.readers import open_reader
 from tests.benchmarks.inputs import CELL, Inputs
@@ -61,12 +63,26 @@ def _shares(name: str, source: list[str], inputs: Inputs) -> Iterator[Line]:
         clock("read and decode", partial(_read, source, pixels))
         clock("ingest", partial(ingest, source, target, cell_shape=CELL))
         shutil.rmtree(target)
+        clock("ingest of files as they are", partial(ingest, source, target, reading=ReadOptions(keep_jpegs=True)))
+        clock("pass over files as they are", partial(_pass, target))
+        shutil.rmtree(target)
         rounds.append(clock.seconds)
     size = round(sum(map(len, payloads)) / len(payloads))
     line = {"where": f"JPEGs of {pixels.shape}, {size:,} bytes each", "n": len(payloads)}
-    for limit, whole in ((0.8, "ingest"), (None, "read and decode")):
-        found = ratio_of(rounds, ["turbo"], [whole])
-        yield at_least(limit, name=f"libjpeg-turbo, {name}, {whole}", **found, **line)
+    kept = ["ingest of files as they are", "pass over files as they are"]
+    for limit, parts in ((None, ["ingest"]), (None, ["read and decode"]), (0.8, kept), (None, kept[1:])):
+        found = ratio_of(rounds, ["turbo"], parts)
+        yield at_least(limit, name=f"libjpeg-turbo, {name}, {' and '.join(parts)}", **found, **line)
+
+
+def _pass(target: Path) -> None:
+    """Read all samples of a stack as the tasks of a fit do."""
+    source = as_source(open_stack(target))
+    n, whole, read = source.shape[0], tuple((0, length) for length in source.shape[1:]), source.reader()
+    batch = np.empty((source.read_rows(whole), *source.shape[1:]), source.dtype)
+    for start in range(0, n, len(batch)):
+        stop = min(start + len(batch), n)
+        read((start, stop), whole, batch[: stop - start])
 
 
 def _read(source: list[str], pixels: np.ndarray[Any, Any]) -> None:

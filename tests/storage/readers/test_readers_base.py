@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpca.storage.readers import open_reader
-from dpca.storage.readers.base import Numbered, judge_member, printable, runs
+from dpca.storage.readers.base import Numbered, Verdict, judge_member, printable, runs
 
 
 def test_undecodable_and_control_characters_are_escaped() -> None:
@@ -55,3 +55,26 @@ def test_runs(indices: list[int], expected: list[tuple[int, int]]) -> None:
 )
 def test_names_that_lead_out_are_refused(name: str) -> None:
     assert judge_member(name, 1, "file", bytes) == "has a path that leads out of the archive"
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("a/b.jpg", Verdict.IMAGE),
+        ("a/.b.jpg", Verdict.HIDDEN),
+        (".a/b.jpg", Verdict.HIDDEN),
+        ("./a.jpg", Verdict.IMAGE),
+        ("a/__MACOSX/b.jpg", Verdict.HIDDEN),
+        ("a__MACOSX.jpg", Verdict.IMAGE),
+        ("a/b.txt", Verdict.OTHER),
+        ("", "has a path that leads out of the archive"),
+        ("/a.jpg", "has a path that leads out of the archive"),
+        ("\\a.jpg", "has a path that leads out of the archive"),
+        ("a/../b.jpg", "has a path that leads out of the archive"),
+        ("a\\..\\b.jpg", "has a path that leads out of the archive"),
+        ("c:b.jpg", "has a path that leads out of the archive"),
+        ("1:b.jpg", Verdict.IMAGE),
+    ],
+)
+def test_names_of_members(name: str, verdict: Verdict | str) -> None:
+    assert judge_member(name, 9, "file", lambda: b"text") == verdict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import tarfile
@@ -246,6 +247,32 @@ def test_broken_tars_are_refused_as_a_whole(kind: str, damage: str, tmp_path: Pa
     with pytest.raises(DataError, match="truncated") as caught:
         list(open_reader(path).names)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("of_all", [{}, {"path": "all.jpg"}], ids=["", "global name"])
+def test_headers_against_tarfile(form: int, of_all: dict[str, str], tmp_path: Path) -> None:
+    names = ["a.jpg", "d/" + "n" * 94 + ".jpg", "d" * 60 + "/" + "n" * 60 + ".jpg", "é.jpg", "d/last.jpg"]
+    if form != tarfile.USTAR_FORMAT:
+        names.insert(3, "long" * 70 + ".jpg")
+    with tarfile.open(tmp_path / "a.tar", "w", format=form, pax_headers=of_all) as archive:
+        for i, name in enumerate(names):
+            info, payload = member(name, bytes([i]) * (511 + i))
+            archive.addfile(info, io.BytesIO(payload))
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        expected = [(one.name, archive.extractfile(one).read()) for one in archive]  # type: ignore[union-attr]
+    reader = open_reader(tmp_path / "a.tar")
+    assert list(zip(reader.names, reader.fetch(range(len(names))), strict=True)) == expected
+
+
+@pytest.mark.parametrize("at", [3, 101, 130, 150, 156, 258, 400])
+def test_a_damaged_header_is_refused(at: int, tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", {f"{i}.jpg": bytes(100) for i in range(4)})
+    content = bytearray(path.read_bytes())
+    content[2 * 1024 + at] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="truncated"):
+        list(open_reader(path).names)
 
 
 @pytest.mark.parametrize("cut", [1, 30, 500])

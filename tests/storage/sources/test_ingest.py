@@ -250,7 +250,7 @@ def test_an_interrupted_run_goes_on(kind: str, limit: int, tmp_path: Path, monke
 
 
 @pytest.mark.usefixtures("_many_shards")
-@pytest.mark.parametrize(("kind", "moments"), [("tar", [0, 11]), ("tgz", [23]), ("skip", [17, 38])])
+@pytest.mark.parametrize(("kind", "moments"), [("tar", [0, 11]), ("tgz", [23]), ("skip", [17, 38]), ("keep", [9, 30])])
 def test_a_killed_process_is_resumed(kind: str, moments: list[int], tmp_path: Path, programs: Programs) -> None:
     files = jpegs(150)
     on_error: Any = "stop"
@@ -258,12 +258,14 @@ def test_a_killed_process_is_resumed(kind: str, moments: list[int], tmp_path: Pa
         on_error = "skip"
         files |= {"img/000031.jpg": BROKEN, "img/000033.jpg": BROKEN, "img/000120.jpg": b"text"}
     source = SOURCES["tgz" if kind == "tgz" else "tar"](tmp_path, files)
-    ingest(source, tmp_path / "whole.zarr", reading=ReadOptions(on_error=on_error))
+    reading = ReadOptions(on_error=on_error, keep_jpegs=kind == "keep")
+    ingest(source, tmp_path / "whole.zarr", reading=reading)
     command = [sys.executable, str(Path(__file__).with_name("ingest_to_kill.py"))]
     chance = random.Random(kind)
     # each at a random moment after so many shards of 38: at the beginning, in the middle, around the end
     for n_done in moments:
-        with programs.start([*command, str(source), str(tmp_path / "out.zarr"), on_error]) as process:
+        keep = ["keep"] * reading.keep_jpegs
+        with programs.start([*command, str(source), str(tmp_path / "out.zarr"), on_error, *keep]) as process:
             assert process.stdout.readline() == "ready\n"
             while process.poll() is None and len(list(tmp_path.glob("out.zarr.partial/done-*/*"))) < n_done:
                 time.sleep(0.002)
@@ -271,7 +273,7 @@ def test_a_killed_process_is_resumed(kind: str, moments: list[int], tmp_path: Pa
             process.kill()
             # around the end it may be too late
             assert process.wait() == -signal.SIGKILL or n_done == 38
-    ingest(source, tmp_path / "out.zarr", reading=ReadOptions(on_error=on_error))
+    ingest(source, tmp_path / "out.zarr", reading=reading)
     assert contents(tmp_path / "out.zarr") == contents(tmp_path / "whole.zarr")
     assert not (tmp_path / "out.zarr.partial").exists()
 
