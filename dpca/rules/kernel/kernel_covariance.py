@@ -169,9 +169,10 @@ class KernelComponents(Mapped):
     Results of ``finish``, float64, with k <= n_components if the span has fewer dimensions: ``eigenvalues`` (k,),
     descending, sums of squares of scores, as in scikit-learn; ``coefficients`` (m, k) and ``offset`` (k,): the scores
     are k(x, Z) coefficients - offset; ``mean_coefficients`` (m,): coefficients of the mean in the span;
-    ``landmark_scores`` (m, k); ``total`` (): an upper bound on the sum of all eigenvalues; ``residual`` (): the part of
-    it outside of the span; ``captured_bound`` (): a lower bound on the captured variance relative to the best
-    components; ``least`` (): see `root_of`; ``rounding`` (): the rounding error of kernels relative to the total.
+    ``landmark_scores`` (m, k), the largest of each component is positive; ``total`` (): an upper bound on the sum of
+    all eigenvalues; ``residual`` (): the part of it outside of the span; ``captured_bound`` (): a lower bound on the
+    captured variance relative to the best components; ``least`` (): see `root_of`; ``rounding`` (): the rounding error
+    of kernels relative to the total.
     """
 
     n_components: int
@@ -214,7 +215,11 @@ class KernelComponents(Mapped):
         moved, spread = root.T @ (found["mean"] - own), trace + n * float(middle @ (own - 2 * found["mean"]))
         residual = max(spread - n * float(moved @ moved) - within, 0.0)
         values, rows = linalg.leading_eigh(scatter, min(self.n_components, len(scatter)))
+        # Signs are those of the landmarks: the columns of the root have arbitrary ones.
         coefficients = root @ rows.T
+        scores = (kernels - found["mean"]) @ coefficients
+        signs = 1 - 2.0 * (linalg.peaks(np.ascontiguousarray(scores.T))[:, 0] < 0)
+        coefficients, scores = coefficients * signs, scores * signs
         rounding = float(np.finfo(self.to_landmarks.points.dtype).eps) * trace
         captured, bounded = float(values.sum()), self._largest_left(root, residual, len(values), n)
         return {
@@ -222,7 +227,7 @@ class KernelComponents(Mapped):
             "coefficients": coefficients,
             "offset": found["mean"] @ coefficients,
             "mean_coefficients": middle + root @ moved,
-            "landmark_scores": (kernels - found["mean"]) @ coefficients,
+            "landmark_scores": scores,
             "total": np.asarray(within + residual),
             "residual": np.asarray(residual),
             "captured_bound": np.asarray(likely_share(captured, bounded, rounding, self.to_landmarks)),

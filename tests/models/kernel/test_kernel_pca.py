@@ -457,3 +457,11 @@ def test_samples_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     fits.set_params(n_landmarks=most).fit(samples(500))
     with pytest.raises(PlanError):
         fits.set_params(n_landmarks=most + 1).fit(samples(500))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_largest_score_of_a_landmark_is_positive(seed: int) -> None:
+    """The eigenvectors of the kernels have arbitrary signs, which differ between versions of LAPACK."""
+    x = np.random.default_rng(seed).standard_normal((60, 5))
+    scores = KernelPCA(6, kernel="rbf", n_landmarks=20, random_state=seed).fit(x).landmark_scores_
+    assert (scores[np.abs(scores).argmax(axis=0), np.arange(6)] > 0).all()
