@@ -68,7 +68,8 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
     -----
     {costs}
     If the mapping depends on means and variances, the stack is read once more. Few samples of more than 64 MiB in
-    float64 are read in blocks of attributes, twice; directions without variance then have no component.
+    float64 are read in blocks of attributes, twice; directions without variance then have no component, and
+    ``n_components=None`` keeps one fewer than there are samples.
     `partial_fit` maps by the statistics of its first batch.
 
     Examples
