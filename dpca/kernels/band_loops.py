@@ -12,21 +12,22 @@ from dpca.kernels.compiled import compiled
 
 
 @compiled
-def _center(rows: Array, j: int, x: Array) -> float:
-    """Write samples (n,) at an attribute, minus their mean, to ``x``, and return the mean."""
+def _center(rows: Array, j: int, weights: Array, roots: Array, x: Array) -> float:
+    """Write roots of weights times samples (n,) at an attribute, minus their mean, to ``x``, and return the mean."""
     # About the first sample, so that the mean of equal samples is exact.
-    n, first, total = len(x), np.float64(rows[0, j]), 0.0
+    n, first, total, count = len(x), np.float64(rows[0, j]), 0.0, 0.0
     for i in range(n):
         x[i] = np.float64(rows[i, j]) - first
-        total += x[i]
-    total /= n
+        total += weights[i] * x[i]
+        count += weights[i]
+    total /= count
     for i in range(n):
-        x[i] -= total
+        x[i] = (x[i] - total) * roots[i]
     return first + total
 
 
 @compiled
-def add_grams(rows: Array, labels: Array, grams: Array) -> float:
+def add_grams(rows: Array, labels: Array, weights: Array, grams: Array) -> float:
     """Add the products of centered samples to the Gram matrices of the bands of their attributes.
 
     Parameters
@@ -35,6 +36,8 @@ def add_grams(rows: Array, labels: Array, grams: Array) -> float:
         All samples at some attributes.
     labels : array (d,), int32
         The band of each attribute.
+    weights : array (n,), float64
+        How often each sample counts.
     grams : array (n_bands, n, n), float64
         Only lower triangles are written.
 
@@ -44,9 +47,9 @@ def add_grams(rows: Array, labels: Array, grams: Array) -> float:
         The largest magnitude of a mean.
     """
     n, d = rows.shape
-    x, largest = np.empty(n), 0.0
+    x, roots, largest = np.empty(n), np.sqrt(weights), 0.0
     for j in range(d):
-        largest = max(largest, abs(_center(rows, j, x)))
+        largest = max(largest, abs(_center(rows, j, weights, roots, x)))
         gram = grams[labels[j]]
         for i in range(n):
             value, products = x[i], gram[i]
@@ -56,22 +59,22 @@ def add_grams(rows: Array, labels: Array, grams: Array) -> float:
 
 
 @compiled
-def band_images(rows: Array, labels: Array, weights: Array, mean: Array, images: Array) -> None:
-    """Write the mean of the samples, and the sums of centered samples times the weights of the bands of attributes.
+def band_images(rows: Array, labels: Array, weights: Array, turns: Array, mean: Array, images: Array) -> None:
+    """Write the mean of the samples, and the sums of centered samples times the turns of the bands of attributes.
 
     Parameters
     ----------
-    rows, labels : arrays
+    rows, labels, weights : arrays
         As in `add_grams`.
-    weights : array (n_bands, k, n), float64
+    turns : array (n_bands, k, n), float64
     mean : array (d,), float64
     images : array (k, d)
     """
     n, d = rows.shape
-    x = np.empty(n)
+    x, roots = np.empty(n), np.sqrt(weights)
     for j in range(d):
-        mean[j] = _center(rows, j, x)
-        of_band = weights[labels[j]]
+        mean[j] = _center(rows, j, weights, roots, x)
+        of_band = turns[labels[j]]
         for a in range(len(images)):
             row, total = of_band[a], 0.0
             for i in range(n):

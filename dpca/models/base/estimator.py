@@ -130,9 +130,9 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             How often each sample counts. With whole numbers, the model is that of a stack with each sample repeated in
             succession, and ``n_samples_seen_`` is the sum of the weights. 0 leaves a sample out, which may then hold
             any value. A chunk without samples is not read. The time of the fit grows with the sum of the weights.
-            Other weights are supported, too, and take one more pass for the mean, except in `KernelPCA`: variances have
-            the divisor sum(weights) - 1, and ``n_samples_seen_`` is the number of positive weights, or with
-            ``keep_state`` the sum of all.
+            Other weights are supported, too, and take one more pass for the mean, except in `KernelPCA` and with Gram
+            matrices of cells or bands: variances have the divisor sum(weights) - 1, and ``n_samples_seen_`` is the
+            number of positive weights, or with ``keep_state`` the sum of all.
         sample_dim : str or sequence of str, optional
             For a ``DataArray``: the sample dim, or several dims that together number the samples; default the first.
             ``dim`` is the same, as in xeofs.
@@ -149,7 +149,8 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             second, with at most a twentieth of the time spent on it, and at the end. If it returns True, the fit ends
             early. An exception ends the fit, too. The result does not depend on the callback. For rules with rounding
             errors that depend on the batches, the first call comes after a whole batch. The solver "dual" of `PCA` has
-            components only at the end, as has the last layer of `PatchCascade`; "power" has them in its last pass.
+            components only at the end, as have the last layer of `PatchCascade` and `BandPCA` by blocks of attributes;
+            "power" has them in its last pass.
         max_seconds, max_samples : float and int, optional
             Budgets. When one is used up, the fit ends with a model of the samples so far, ``n_samples_seen_`` of them,
             but not before there is a model. With checkpoints, another call of ``fit`` resumes from there with a new

@@ -18,7 +18,7 @@ from dpca.models.base.component_model import ON_DISK
 from dpca.models.base.docs import PARTITIONED, documented
 from dpca.models.base.parameters import check_parameters
 from dpca.models.base.store import StoreContents, StoredModel
-from dpca.models.cells.bands_by_blocks import BandsByBlocks, is_large, moments_in_files, suits_blocks
+from dpca.models.cells.bands_by_blocks import BandsByBlocks, are_few, is_large, moments_in_files
 from dpca.models.cells.partition_rule import PartFold
 from dpca.models.cells.partitioned import PartitionedPCA
 from dpca.models.cells.rank_choice import RankChoice
@@ -40,6 +40,8 @@ from dpca.storage.run import Run
 # Bytes for each attribute while bands are found: its band and its place among all; with moments, these, their average
 # over channels, and the keys and work arrays of the sort.
 _MAP_BYTES, _MOMENTS_BYTES = 12, 52
+# Bytes for each attribute of its weight in a model: that, the means of samples and rows, and temporary arrays.
+_WEIGHING_BYTES = 40
 
 
 @documented(**PARTITIONED, part="band", parts="bands", grid="n_bands")
@@ -66,7 +68,8 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
     -----
     {costs}
     If the mapping depends on means and variances, the stack is read once more. Few samples of more than 64 MiB in
-    float64 are read in blocks of attributes, twice; directions without variance then have no component.
+    float64 are read in blocks of attributes, twice; directions without variance then have no component, and
+    ``n_components=None`` keeps one fewer than there are samples.
     `partial_fit` maps by the statistics of its first batch.
 
     Examples
@@ -117,6 +120,11 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
     def _by_moments(self) -> bool:
         return self.mapping not in ("raster", "random")
 
+    @property
+    def _weighing_bytes(self) -> int:
+        """Bytes of this process for each attribute for weights: these, and means of samples and of rows."""
+        return _WEIGHING_BYTES if self._plans_weights else 0
+
     def _map_bytes(self, shape: tuple[int, ...]) -> int:
         """Return the bytes of this process while bands of samples of a shape are found."""
         return (_MOMENTS_BYTES if self._by_moments else _MAP_BYTES) * math.prod(shape)
@@ -140,27 +148,36 @@ class BandPCA(BandParameters, PartsWithGaps, PartitionedPCA):
             found = _found_by(Moments(), source, numbers, run.below("statistics"))
         return found["mean"].reshape(shape), found["variance"].reshape(shape)
 
+    def _to_compute(self, choice: RankChoice, n: int | None, partition: Partition) -> int | None:
+        k = super()._to_compute(choice, n, partition)
+        if k is None and n is not None and not self.keep_state and is_large(partition.sample_shape):
+            # More components of few samples have no variance, and would take more memory than the samples.
+            return n - 1 if are_few(n, partition) else None
+        return k
+
     def _most_components(self, partition: Bands) -> tuple[int, str]:
         return min(int(self.band_size), partition.labels.size), f"a band of {self.band_size}"
 
     def _folding(
         self, choice: RankChoice, source: Source, partition: Partition, run: Run, disk: Run | None
     ) -> tuple[PartFold, Any]:
-        k = self._to_compute(choice, source.shape[0], partition)
+        n, shape = source.shape[0], tuple(source.shape[1:])
+        k = self._to_compute(choice, n, partition)
         # The samples of a target are encoded with components of whole samples.
-        whole = disk is None or choice.name == "target_ssim" or choice.validation_fraction is not None
-        if k is None or whole or not isinstance(partition, Bands) or not suits_blocks(source, partition):
+        whole = self.keep_state or choice.name == "target_ssim" or choice.validation_fraction is not None
+        if k is None or whole or source.with_gaps or not isinstance(partition, Bands) or not are_few(n, partition):
             return super()._folding(choice, source, partition, run, disk)
-        if not is_large(source.shape[1:]):
+        if not is_large(shape):
             try:
                 return super()._folding(choice, source, partition, run, disk)
             except PlanError as error:
                 refusal = error
         try:
-            least, before = self._least_kept(choice, source.shape[0], partition), self._map_bytes(source.shape[1:])
-            blocks = BandsByBlocks(source, partition, k, min(k, least), run, before)
+            least, beside = min(k, self._least_kept(choice, n, partition)), math.prod(shape) * self._weighing_bytes
+            how: Any = {"before": self._map_bytes(shape), "disk": disk is not None, "beside": beside}
+            blocks = BandsByBlocks(source, partition, k, least, run, **how)
         except PlanError:
-            if is_large(source.shape[1:]):
+            if is_large(shape):
                 return super()._folding(choice, source, partition, run, disk)
             raise refusal from None
         return blocks.fold(), blocks

@@ -17,13 +17,15 @@ from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array, Region
 from dpca.models.base.attribute_blocks import attribute_blocks
+from dpca.models.base.callbacks import FitCallbacks
 from dpca.models.base.joined_blocks import JoinedBlocks
 from dpca.models.base.mapped import mapped_array
 from dpca.models.base.parameters import no_values
-from dpca.models.base.passes import Passes
+from dpca.models.base.passes import Passes, SetFitted
 from dpca.models.cells.partition_rule import FEW_SAMPLES, PartFold, joined_variances
 from dpca.models.linear.component_store import MOST_BYTES, ComponentStore, folder_for
 from dpca.partition.bands import Bands
+from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.representation.by_blocks import LARGE_SAMPLE
 from dpca.representation.on_disk import ArrayOnDisk
@@ -38,10 +40,9 @@ from dpca.storage.run import Run
 _LABELS_OF_A_SHARD = 2**20
 
 
-def suits_blocks(source: Source, partition: Bands) -> bool:
-    """Return whether bands of these samples can be fitted by blocks of attributes: if they are few and complete."""
-    few = source.shape[0] <= FEW_SAMPLES * partition.max_features
-    return few and not source.with_gaps and source.weights is None
+def are_few(n_samples: int, partition: Partition) -> bool:
+    """Return whether samples are few, so that their bands can be fitted by blocks of attributes."""
+    return n_samples <= FEW_SAMPLES * partition.max_features
 
 
 def is_large(shape: Sequence[int]) -> bool:
@@ -63,22 +64,36 @@ class BandsByBlocks(ResultWriter):
     run : Run
     before : int
         Bytes that finding the bands takes in this process, before the fit.
+    disk : bool
+        Whether components may be on disk.
+    beside : int
+        Bytes of further arrays of the model in this process.
     """
 
     in_tasks: ClassVar[bool] = False
 
-    def __init__(self, source: Source, partition: Bands, k: int, least: int, run: Run, before: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        partition: Bands,
+        k: int,
+        least: int,
+        run: Run,
+        *,
+        before: int,
+        disk: bool,
+        beside: int,
+    ) -> None:
         self._passes, self._partition, self._k, self._least = Passes(source, run), partition, k, least
-        self._before = before
+        self._before, self._disk, self._beside = before, disk, beside
         self._lock, self._early, self._next = threading.Lock(), dict[int, dict[str, Array]](), 0
         self._largest, self._labels = 0.0, _labels_for(partition, source, self._passes.run)
         n, self._dtype = source.shape[0], working_dtype(source.dtype)
         self._gram = no_values((partition.n_parts, n, n), np.float64)
-        self._rule = BandGrams(n, self._labels, (), partition.n_parts)
+        self._rule = BandGrams(n, self._labels, (), partition.n_parts, sample_weight=source.weights)
         self._grid = attribute_blocks(self._rule, self._passes, planned=self._planned)
         self._rule = replace(self._rule, regions=_regions(self._grid))
-        weights = no_values((partition.n_parts, least, n), np.float64)
-        self._image_blocks(weights)
+        self._image_blocks(no_values((partition.n_parts, least, n), np.float64))
 
     def fold(self) -> BandFold:
         """Return the first pass."""
@@ -87,16 +102,16 @@ class BandsByBlocks(ResultWriter):
             f"{self._grid.n_parts} blocks of attributes were read in two passes; Gram matrices of {n:,} samples were "
         )
         note += f"used instead of the covariances of {count:,} bands"
-        return BandFold(self._rule, self._rule, self._grid, self._planned(self._grid), note, self)
+        return BandFold(self._rule, self._rule, self._grid, self._planned(self._grid), note, writer=self)
 
     def _planned(self, grid: CellGrid) -> FoldPlan:
         """Return the plan of a pass, with all that this process holds of the fit."""
         plan = self._passes.plan(grid, self._rule, self)
         bands, d, k = self._partition, math.prod(self._partition.sample_shape), self._least
-        # Gram matrices, and weights with their eigenproblems; results and Python objects of all bands; the bands.
+        # Gram matrices, and turns with their eigenproblems; results and Python objects of all bands; the bands.
         held = self._gram.nbytes + 16 * bands.n_parts * self._k * self._rule.n_samples + 2_500 * bands.n_parts
         held += bands.labels.nbytes + (0 if self._on_disk(k) else d * (8 + k * self._dtype.itemsize))
-        plan = replace(plan, held_bytes=max(plan.held_bytes + held, self._before))
+        plan = replace(plan, held_bytes=max(plan.held_bytes + held + self._beside, self._before))
         if plan.caller_bytes > usable_bytes():
             raise PlanError(
                 f"the bands of samples of {d:,} attributes need {plan.caller_bytes / 1e6:,.0f} MB of memory, and this "
@@ -108,11 +123,11 @@ class BandsByBlocks(ResultWriter):
         """Return whether components are written to a store: if they are large, or memory is small."""
         d = math.prod(self._partition.sample_shape)
         size = d * k * self._dtype.itemsize
-        return size > MOST_BYTES or size + 12 * d > usable_bytes()
+        return self._disk and (size > MOST_BYTES or size + 12 * d > usable_bytes())
 
-    def _image_blocks(self, weights: Array) -> tuple[CellGrid, BandImages]:
+    def _image_blocks(self, turns: Array) -> tuple[CellGrid, BandImages]:
         """Return the blocks of attributes and the rule of the second pass."""
-        rule = BandImages(**{**vars(self._rule), "weights": weights})
+        rule = BandImages(**{**vars(self._rule), "turns": turns})
         grid = attribute_blocks(rule, self._passes, planned=lambda grid: self._passes.plan(grid, rule, self))
         return grid, replace(rule, regions=_regions(grid))
 
@@ -148,7 +163,8 @@ class BandsByBlocks(ResultWriter):
             variances = np.ones((bands.n_parts, self._k))
             totals = variances.sum(axis=1)
         else:
-            self._weights, variances, totals = band_components(self._gram, self._k)
+            divisor = self._rule.weights_of(self._rule.n_samples)[1]
+            self._turns, variances, totals = band_components(self._gram, self._k, divisor)
             self._gram = no_values(self._gram.shape, np.float64)
         largest = np.asarray(self._largest)
         sizes = [bands.n_features(i) for i in range(bands.n_parts)]
@@ -174,10 +190,10 @@ class BandsByBlocks(ResultWriter):
                 "mean": no_values(shape, np.float64),
                 **variances,
             }
-        weights = self._weights[:, :k]
+        turns = self._turns[:, :k]
         for i, result in enumerate(results):
-            weights[i, len(result["components"]) :] = 0
-        grid, rule = self._image_blocks(np.ascontiguousarray(weights))
+            turns[i, len(result["components"]) :] = 0
+        grid, rule = self._image_blocks(np.ascontiguousarray(turns))
         if self._on_disk(k):
             folder, owner = folder_for(self._passes.run, rule, grid, self._passes.source)
             store = ComponentStore(folder, grid, k, self._dtype)
@@ -194,6 +210,9 @@ class BandFold(PartFold):
     """The first pass of a fit of bands by blocks of attributes."""
 
     writer: BandsByBlocks | None = None
+
+    def callback(self, callbacks: FitCallbacks | None, set_fitted: SetFitted, n_samples: int) -> None:
+        """Return None: there are no components before the second pass."""
 
     def joined(self, results: Results) -> Results:
         """Return the results of all bands."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dpca.engine.folds.callbacks import FoldCallback
 from dpca.engine.folds.fold import plan_for
 from dpca.engine.folds.fold_tasks import Results, ResultWriter
 from dpca.engine.folds.plan import FoldPlan, Outline, PlanError
@@ -16,7 +17,10 @@ from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
 from dpca.models.base.attribute_blocks import cuts
-from dpca.models.base.callbacks import finish_all
+from dpca.models.base.callbacks import FitCallbacks, finish_all
+from dpca.models.base.parameters import no_values
+from dpca.models.base.passes import SetFitted
+from dpca.models.linear.weighted import weighted_rows
 from dpca.partition.base import Partition
 from dpca.partition.shared import SharedGrid
 from dpca.rules.base.keeping import Keeping
@@ -47,6 +51,7 @@ class PartFold:
     """A fold of parts: its rule, partition and plan, and a note on them for the report.
 
     ``finishing`` is the rule that gives the results of a part. With `PooledBlocks`, it gives that of all blocks.
+    ``of_rows`` is whether the fold reads rows instead of samples with weights, see `WeightedParts`.
     """
 
     finishing: Any
@@ -54,6 +59,7 @@ class PartFold:
     partition: Partition
     plan: FoldPlan
     note: str = ""
+    of_rows: bool = False
 
     @property
     def exact(self) -> Any:
@@ -63,6 +69,10 @@ class PartFold:
     def finished(self, states: list[State]) -> Results:
         """Return the results from the states of all parts, and overwrite the states."""
         return self.joined(finish_all(self.rule, states))
+
+    def callback(self, callbacks: FitCallbacks | None, set_fitted: SetFitted, n_samples: int) -> FoldCallback | None:
+        """Return the callback of the fold, which shows models of the samples so far; None without callbacks."""
+        return None if callbacks is None else callbacks.of_fold(self.finished, set_fitted, n_samples)
 
     def joined(self, results: Results) -> Results:
         """Return the results of a fold, of all blocks together if cells were folded in blocks."""
@@ -174,8 +184,9 @@ def choose_fold(
     If samples are fewer than half of the attributes of a part, their Gram matrix is used. If the covariances of
     more samples exceed the memory of a task, they are computed group by group, and each group reads the stack again.
     Incremental SVD is selected if a single covariance is too large, or if the covariances require more than 8 times its
-    reads. All components (None) require covariances, as do states to keep, shared components, which are few, and rows
-    that represent samples with weights.
+    reads. All components (None) require covariances, as do states to keep, and shared components, which are few.
+
+    Gram matrices support samples with weights. Covariances, which are not replaced then, are those of rows.
 
     Parameters
     ----------
@@ -185,7 +196,7 @@ def choose_fold(
     keep : bool
         Whether the results include the states of the covariances, by a `Keeping`.
     writer : ResultWriter, optional
-        As in `fold`.
+        As in `fold`. A fold of rows has none.
     least_kept : int
         Least number of components that the model keeps in memory.
 
@@ -195,10 +206,13 @@ def choose_fold(
         If neither fits into the memory of a task; it states the smaller requirement.
     """
     chosen = _chosen_fold(k, source, partition, what, run=run, keep=keep, writer=writer, least_kept=least_kept)
-    if writer is not None or isinstance(chosen.rule, PooledBlocks):
+    d = math.prod(partition.sample_shape)
+    if chosen.of_rows:  # the weighted means of all parts
+        chosen = replace(chosen, plan=replace(chosen.plan, held_bytes=chosen.plan.held_bytes + 8 * d))
+    if (writer is not None and not chosen.of_rows) or isinstance(chosen.rule, PooledBlocks):
         return chosen
     # The joined components and means, beside the results of all parts.
-    joined = math.prod(partition.sample_shape) * (8 + least_kept * working_dtype(source.dtype).itemsize)
+    joined = d * (8 + least_kept * working_dtype(source.dtype).itemsize)
     return replace(chosen, plan=replace(chosen.plan, result_bytes=chosen.plan.result_bytes + joined))
 
 
@@ -224,18 +238,20 @@ def _chosen_fold(
     exact: Any = exact_rule(k, partition, center=source.weights is None)
     exact = Keeping(exact) if keep else exact
     names = f"the covariances of {partition.n_parts:,} {what}"
+    weights, n = source.weights, source.shape[0]
+    of_rows = weights is not None
+    rows = weighted_rows(source, no_values(tuple(source.shape[1:]), np.float64)) if of_rows else source
     if isinstance(partition, SharedGrid):
-        return _shared_fold(exact, source, partition, run, least_kept)
-    if source.weights is not None:
-        return PartFold(exact, exact, partition, plan_for(exact, source, partition, run=run))
-    n = source.shape[0]
+        return replace(_shared_fold(exact, rows, partition, run, least_kept), of_rows=of_rows)
     if k is not None and not keep and n <= FEW_SAMPLES * partition.max_features:
-        snapshots = SnapshotPCA(n, k)
+        snapshots = SnapshotPCA(n, k, sample_weight=weights)
         if isinstance(plan := planned(snapshots), FoldPlan):
             note = f"Gram matrices of {n:,} samples were used instead of {names}"
             if (reads := _reads(plan, source)) > 1:
                 note += f", and {len(plan.groups)} groups of {what} in turn read the stack {_times(reads)}"
             return PartFold(snapshots, snapshots, partition, plan, note)
+    if of_rows:
+        return PartFold(exact, exact, partition, plan_for(exact, rows, partition, run=run), of_rows=True)
     plan = planned(exact)
     reads = _reads(plan, source)
     size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_parts))

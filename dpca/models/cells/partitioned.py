@@ -31,7 +31,7 @@ from dpca.models.cells.partition_rule import PartFold, choose_fold, exact_rule, 
 from dpca.models.cells.rank import UnmetError
 from dpca.models.cells.rank_choice import RankChoice
 from dpca.models.cells.targets import Validation, check_for, keep_chosen, stated_target, value_range_for
-from dpca.models.cells.weighted_parts import keep_weighted_states, weighted_parts
+from dpca.models.cells.weighted_parts import WeightedParts, keep_weighted_states
 from dpca.models.streaming.stored_states import RequiresState, read_states, stated_dtype, stored_arrays
 from dpca.models.weights.parts_with_weights import PartsWithWeights
 from dpca.parameters.cells import CHOICES, PartitionParameters
@@ -97,18 +97,18 @@ class PartitionedPCA(PartitionParameters, PartsWithWeights):
             check = check_for(choice, whole, left_out, n_spatial, self._random(1), run.memory)
         value_range = value_range_for(choice, self.data_range, stack, lambda: spanned_range(whole, run))
         validation = Validation(value_range, check, left_out)
-        source, means = weighted_parts(source, whole, self._folded(partition), run, self.get_params())
+        weighted = WeightedParts(source, whole, self._folded(partition), run, self.get_params())
         n, stage, why = source.shape[0], "fit", ""
         computed = self._to_compute(choice, n, partition)
         while True:
-            disk = self._disk(source, run) if callbacks is None else None
+            disk = self._disk(run) if callbacks is None else None
             folding, writer = self._folding(choice, source, partition, run, disk)
             join = partial(joined_cells, partition, source, disk) if writer is None else writer.joined
 
             def set_fitted(
                 model: Any, results: Results, n: int, given: Any = (choice, partition, join), by: PartFold = folding
             ) -> None:
-                for result, mean in zip(results, means, strict=False):
+                for result, mean in zip(results, weighted.read_by(by)[1], strict=False):
                     result["mean"] = mean
                 states = [*map(pop_state, results)] if self.keep_state else None
                 found = results_by_part(by.exact, by.partition, results, source.dtype)
@@ -116,11 +116,11 @@ class PartitionedPCA(PartitionParameters, PartsWithWeights):
                 model._states = states
                 if states is not None:
                     model._fixed = self._batch_settings(partition, whole.dtype)
-                    keep_weighted_states(model, means, source, n)
+                    keep_weighted_states(model, *weighted.read_by(by), n)
 
-            in_fold = None if callbacks is None else callbacks.of_fold(folding.finished, set_fitted, n)
-            how: Any = {"run": run, "plan": folding.plan, "stage": stage, "writer": writer, "callback": in_fold}
-            results, report = fold(folding.rule, source, folding.partition, **how)
+            how: Any = {"run": run, "plan": folding.plan, "stage": stage, "writer": writer}
+            how["callback"] = folding.callback(callbacks, set_fitted, n)
+            results, report = fold(folding.rule, weighted.read_by(folding)[0], folding.partition, **how)
             try:
                 set_fitted(self, folding.joined(results), n)
                 break
@@ -139,27 +139,27 @@ class PartitionedPCA(PartitionParameters, PartsWithWeights):
         if choice.validation_fraction is not None:
             source = hold_out(source, choice.validation_fraction, np.random.default_rng(0))[0]
         partition, run = self._partition(source, axes, run), run.limited_to(self.memory_budget)
-        self._folding(choice, source, partition, run, self._disk(source, run))
+        self._folding(choice, source, partition, run, self._disk(run))
         least = self._least_kept(choice, source.shape[0], partition)
         basis = LinearRepresentation(partition, no_values(shape, np.float64), no_values((least, *shape), dtype))
         return self._planned_basis(basis), not choice.adapts
 
-    def _disk(self, source: Source, run: Run) -> Run | None:
+    def _disk(self, run: Run) -> Run | None:
         """Return the run if joined components may be on disk, else None."""
-        return None if self.keep_state or self._plans_weights or source.weights is not None else run
+        return None if self.keep_state or self._plans_weights else run
 
     def _folding(
         self, choice: RankChoice, source: Source, partition: Partition, run: Run, disk: Run | None
     ) -> tuple[PartFold, CellsOnDisk | None]:
         """Return the fold, and what writes the components of each group to disk; None if they are joined later."""
         k, folded = self._to_compute(choice, source.shape[0], partition), self._folded(partition)
-        if self.keep_state:
+        if keep := bool(self.keep_state):
             self._batch_settings(partition, source.dtype)
         what, least, writer = f"{self.part_name}s", self._least_kept(choice, source.shape[0], partition), None
         if disk is not None and (on_disk := CellsOnDisk.needed(partition, least, source, disk)) is not None:
             least, writer = 0, None if choice.adapts or folded is not partition else on_disk
-        how: dict[str, Any] = {"run": run, "keep": bool(self.keep_state), "writer": writer, "least_kept": least}
-        return choose_fold(k, source, folded, what, **how), writer
+        folding = choose_fold(k, source, folded, what, run=run, keep=keep, writer=writer, least_kept=least)
+        return folding, None if folding.of_rows else writer
 
     def _least_kept(self, choice: RankChoice, n: int, partition: Partition) -> int:
         """Return the least number of rows of the components of a fit to n samples."""
@@ -256,8 +256,8 @@ class PartitionedPCA(PartitionParameters, PartsWithWeights):
             check_result({name: np.concatenate([result[name].ravel() for result in results])}, what, (name,))
         check_scale(results, what)
         reached = keep_chosen(choice, partition, results, n, validation.value_range, validation.check, places)
-        k = max([1, *(len(result["components"]) for result in results)]) if choice.adapts else choice.value
-        found = check_result(join(k or partition.max_features, results), what)
+        k = None if choice.adapts else choice.value  # all that were computed, or chosen
+        found = check_result(join(k or max(1, *(len(result["components"]) for result in results)), results), what)
         self._set_partitions(partition, found, n)
         self._set_target(stated_target(choice, reached, validation), validation.left_out)
 

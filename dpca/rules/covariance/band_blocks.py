@@ -34,7 +34,7 @@ class BandBlocks(KeptSamples):
     Parameters
     ----------
     n_samples : int
-        See `KeptSamples`.
+        See `KeptSamples`, also for ``sample_weight``.
     labels : array (*sample_shape), int32, or ArrayOnDisk
         The band of each attribute.
     regions : sequence of Region
@@ -60,10 +60,12 @@ class BandBlocks(KeptSamples):
     def _copy_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         return 4 * self.n_samples * n_features if np.dtype(dtype) == np.float16 else 0
 
-    def _read(self, state: State) -> tuple[Array, Array]:
-        """Return the samples (n, d) of a block, and the bands of its attributes (d,)."""
-        rows = state.arrays["rows"][: state.counts["n_samples"]]
-        return rows if rows.dtype != np.float16 else rows.astype(np.float32), state.arrays["labels"]
+    def _read(self, state: State) -> tuple[Array, Array, Array]:
+        """Return the samples (n, d) of a block, the bands of its attributes (d,), and how often samples count (n,)."""
+        n = state.counts["n_samples"]
+        rows, (weights, _) = state.arrays["rows"][:n], self.weights_of(n)
+        rows = rows if rows.dtype != np.float16 else rows.astype(np.float32)
+        return rows, state.arrays["labels"], np.ones(n) if weights is None else weights
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,9 @@ class BandGrams(BandBlocks):
     def _finish(self, state: State) -> dict[str, Array]:
         from dpca.kernels.band_loops import add_grams
 
-        rows, labels = self._read(state)
+        rows, labels, weights = self._read(state)
         gram = np.zeros((self.n_bands, len(rows), len(rows)))
-        largest = add_grams(rows, labels, gram)
+        largest = add_grams(rows, labels, weights, gram)
         return {"gram": gram, "mean_largest": np.asarray(largest)}
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
@@ -93,52 +95,54 @@ class BandGrams(BandBlocks):
 
 @dataclass(frozen=True)
 class BandImages(BandBlocks):
-    """The components of all bands at one block of attributes, from the weights of the samples.
+    """The components of all bands at one block of attributes, from `band_components`.
 
     Parameters
     ----------
     n_samples, labels, regions, n_bands
         As in `BandBlocks`.
-    weights : array (n_bands, k, n_samples), float64
+    turns : array (n_bands, k, n_samples), float64
         See `band_components`.
 
     Costs 2 n d k operations. Results of ``finish``: ``image`` (k, d) in the working dtype, ``mean`` (d,), float64, and
     ``inner`` (0, 0), because products of blocks have no meaning for bands.
     """
 
-    weights: Any
+    turns: Any
 
     def _finish(self, state: State) -> dict[str, Array]:
         from dpca.kernels.band_loops import band_images
 
-        rows, labels = self._read(state)
-        mean, image = np.empty(len(labels)), np.empty((self.weights.shape[1], len(labels)), working_dtype(rows.dtype))
-        band_images(rows, labels, self.weights, mean, image)
+        rows, labels, weights = self._read(state)
+        mean, image = np.empty(len(labels)), np.empty((self.turns.shape[1], len(labels)), working_dtype(rows.dtype))
+        band_images(rows, labels, weights, self.turns, mean, image)
         return {"image": image, "mean": mean, "inner": np.empty((0, 0))}
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""
-        return n_features * (8 + self.weights.shape[1] * working_dtype(dtype).itemsize)
+        return n_features * (8 + self.turns.shape[1] * working_dtype(dtype).itemsize)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of temporary arrays: the result, and samples in another type."""
         return self.result_bytes(n_features, dtype) + self._copy_bytes(n_features, dtype)
 
 
-def band_components(grams: Array, k: int) -> tuple[Array, Array, Array]:
-    """Return the weights of the samples in the leading components of each band, and the variances.
+def band_components(grams: Array, k: int, divisor: float) -> tuple[Array, Array, Array]:
+    """Return the rows that turn the samples into the leading components of each band, and the variances.
 
     Parameters
     ----------
     grams : array (n_bands, n, n), float64
         Lower triangles of the Gram matrices of centered samples. They are overwritten.
     k : int
+    divisor : float
+        That of variances.
 
     Returns
     -------
-    weights : array (n_bands, k, n), float64
-        The components are the weights times the centered samples. The largest weight of each component is positive.
-        Rows without variance are 0.
+    turns : array (n_bands, k, n), float64
+        The components are the turns times the centered samples, and roots of weights if samples have some. The largest
+        entry of each row is positive. Rows without variance are 0.
     variances : array (n_bands, k), float64
         Variances along the components, descending.
     totals : array (n_bands,), float64
@@ -146,13 +150,13 @@ def band_components(grams: Array, k: int) -> tuple[Array, Array, Array]:
     m, n, _ = grams.shape
     totals = np.trace(grams, axis1=1, axis2=2)
     check_products(np.isfinite(totals).all())
-    weights, variances = np.zeros((m, k, n)), np.zeros((m, k))
+    turns, variances = np.zeros((m, k, n)), np.zeros((m, k))
     few = min(n - 1, k)  # n centered samples have no variance in one direction
     for some in blocks(m, _TOGETHER):
         values, vectors = leading_pairs(grams[some], few)
         values[values <= _LEAST_SHARE * totals[some, None]] = 0
         scale = np.zeros_like(values)
         np.divide(1, np.sqrt(values), out=scale, where=values > 0)
-        weights[some, :few] = linalg.fix_signs(vectors * scale[..., None])
-        variances[some, :few] = values / (n - 1)
-    return weights, variances, totals / (n - 1)
+        turns[some, :few] = linalg.fix_signs(vectors * scale[..., None])
+        variances[some, :few] = values / divisor
+    return turns, variances, totals / divisor

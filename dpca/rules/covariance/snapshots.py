@@ -9,7 +9,7 @@ large for a task.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
@@ -39,11 +39,14 @@ class KeptSamples(Rule):
     ----------
     n_samples : int
         Number of samples of the whole stream. A result of fewer samples is that of the samples so far.
+    sample_weight : array (n_samples,), optional
+        How often each sample counts, above 0; see `weights_of`.
 
     Results of ``finish``: ``rows`` (n, d) in the dtype of the samples.
     """
 
     n_samples: int
+    sample_weight: Array | None = field(default=None, kw_only=True)
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> StateLayout:
         return {"rows": ((self.n_samples, n_features), dtype)}
@@ -60,7 +63,23 @@ class KeptSamples(Rule):
 
     def for_samples(self, n_samples: int) -> Self:
         """Return the rule for another number of samples."""
-        return replace(self, n_samples=n_samples)
+        known = self.sample_weight
+        return replace(self, n_samples=n_samples, sample_weight=None if known is None else np.resize(known, n_samples))
+
+    def weights_of(self, n: int) -> tuple[Array | None, float]:
+        """Return how often each of the first ``n`` samples counts, None if once, and the divisor of their variances.
+
+        Raises
+        ------
+        ValueError
+            If the weights have a sum of at most 1.
+        """
+        if self.sample_weight is None:
+            return None, n - 1
+        weights = self.sample_weight[:n]
+        if not (total := float(weights.sum())) > 1:
+            raise ValueError(f"{n} sample(s) of weight {total:g} have no variance: give a sum of weights above 1")
+        return weights, total - 1
 
     def is_batch_invariant(self, dtype: DTypeLike) -> bool:
         """Return True: the result is computed from all samples at once."""
@@ -78,7 +97,7 @@ class SnapshotPCA(KeptSamples):
     Parameters
     ----------
     n_samples : int
-        See `KeptSamples`.
+        See `KeptSamples`, also for ``sample_weight``.
     n_components : int
         Number of components, at most that of attributes. If they exceed the rank of the samples, further rows complete
         the orthonormal basis.
@@ -111,9 +130,10 @@ class SnapshotPCA(KeptSamples):
         n = states[0].counts["n_samples"]
         if n < self.least_samples:
             raise ValueError(f"{n} sample(s) have no variance: give at least {self.least_samples}")
+        weights, divisor = self.weights_of(n)
         rows = np.stack([state.arrays.pop("rows")[:n] for state in states])
         states.clear()
-        found = snapshot_components(rows, self.n_components)
+        found = snapshot_components(rows, self.n_components, weights, divisor)
         for i in range(len(rows)):
             yield {name: values[i] for name, values in found.items()}
 
@@ -133,7 +153,7 @@ class SnapshotPCA(KeptSamples):
         return stacked + centered + solver + completed
 
 
-def snapshot_components(rows: Array, n_components: int) -> dict[str, Array]:
+def snapshot_components(rows: Array, n_components: int, weights: Array | None, divisor: float) -> dict[str, Array]:
     """Return the mean and the leading components of each of some stacks of samples.
 
     Parameters
@@ -141,6 +161,10 @@ def snapshot_components(rows: Array, n_components: int) -> dict[str, Array]:
     rows : array (m, n, d)
         m stacks of n samples, n at least 2.
     n_components : int
+    weights : array (n,), float64, above 0, or None
+        How often each sample counts; None: once.
+    divisor : float
+        That of variances.
 
     Returns
     -------
@@ -151,6 +175,7 @@ def snapshot_components(rows: Array, n_components: int) -> dict[str, Array]:
     k = min(n_components, d)
     mean, gram = np.empty((m, d)), np.zeros((m, n, n))
     columns = list(blocks(d, _BLOCK_ATTRIBUTES))
+    roots = None if weights is None else np.sqrt(weights)[:, None]
 
     def about(center: Array, few: slice) -> Array:
         x = linalg.scratch("snapshots", (m, n, center.shape[1]), np.dtype(np.float64))
@@ -164,8 +189,11 @@ def snapshot_components(rows: Array, n_components: int) -> dict[str, Array]:
             # About the first sample, so that the mean of equal samples is exact.
             first = rows[:, 0, few].astype(np.float64)
             x = about(first, few)
-            x -= (offset := x.mean(axis=1))[:, None]
+            offset = x.mean(axis=1) if weights is None else weights @ x / weights.sum()
+            x -= offset[:, None]
             mean[:, few] = first + offset
+            if roots is not None:
+                x *= roots
             gram += x @ x.swapaxes(1, 2)
     total = np.trace(gram, axis1=1, axis2=2)
     check_products(np.isfinite(total).all())
@@ -177,17 +205,19 @@ def snapshot_components(rows: Array, n_components: int) -> dict[str, Array]:
     for few in columns:
         if len(columns) > 1:
             x = about(mean[:, few], few)
+            if roots is not None:
+                x *= roots
         components[:, : values.shape[1], few] = vectors @ x
     # n centered samples have no variance in one direction, so this includes n components and more.
     for i in np.flatnonzero(values[:, -1] <= _SMALL_SHARE * total):
         components[i] = orthonormalize(components[i].astype(np.float64))
     variance = np.zeros((m, k))
-    variance[:, : values.shape[1]] = values / (n - 1)
+    variance[:, : values.shape[1]] = values / divisor
     return {
         "mean": mean,
         "components": linalg.fix_signs(components),
         "explained_variance": variance,
-        "total_variance": total / (n - 1),
+        "total_variance": total / divisor,
     }
 
 

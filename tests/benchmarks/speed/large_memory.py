@@ -30,15 +30,17 @@ _MODELS = {
     "BandPCA": "dpca.BandPCA(2, band_size=400)",
     "PatchPCA": "dpca.PatchPCA(2, patch_shape=4)",
 }
-_STEPS = {
-    "fit": """
-model = {model}.fit(folder + "/x.zarr", run=run)
+_FIT = """
+model = {model}.fit(folder + "/x.zarr", run=run{weights})
 plan = model.fit_report_.plan
 found = 2 * model.components_.nbytes + model.mean_.nbytes
 tasks = min(threads, len(plan.groups) * len(plan.segments)) * plan.task_bytes
 peak, allowed = above(), tasks + max(plan.caller_bytes, found)
-model.save(folder + "/model.zarr")
-""",
+model.save(folder + "/model.zarr", overwrite=True)
+"""
+_STEPS = {
+    "fit with weights": _FIT.replace("{weights}", ", sample_weight=numpy.linspace(0.3, 2, {n})"),
+    "fit": _FIT.replace("{weights}", ""),
     "transform": """
 loaded().transform(folder + "/x.zarr").to_zarr(folder + "/scores.zarr", overwrite=True)
 """,
@@ -100,7 +102,9 @@ def lines(inputs: Inputs) -> Iterator[Line]:
         for step, code in _STEPS.items():
             if (name, step) == ("PatchPCA", "reconstruct"):
                 continue
-            program = _PROGRAM.format(name=name, model=model, step=code.format(model=model))
+            if step == "fit with weights" and name not in ("CellPCA", "BandPCA"):
+                continue
+            program = _PROGRAM.format(name=name, model=model, step=code.format(model=model, n=n))
             given = [str(folder), str(_THREADS), str(_TASK_BYTES)]
             said = subprocess.run([sys.executable, "-c", program, *given], capture_output=True, text=True, check=True)
             peak, allowed = map(float, said.stdout.splitlines()[-1].split())

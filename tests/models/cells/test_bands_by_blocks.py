@@ -13,6 +13,7 @@ from sklearn.decomposition import PCA
 
 from dpca import BandPCA
 from dpca.engine.folds.rehearsal import Workers, rehearsing
+from dpca.engine.sources.source import as_source
 from dpca.jobs import reconstruct_store, transform_store
 from dpca.models.cells import bands_by_blocks
 from dpca.storage.errors import PlanError
@@ -241,3 +242,52 @@ def test_stores_of_scores_are_made_by_boxes(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr("dpca.jobs.scores.boxes._BOX_BYTES", 2**14)
     np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize("weights", [np.linspace(0.5, 2, 90), np.linspace(0, 2, 90)], ids=["positive", "some 0"])
+@pytest.mark.parametrize("mapping", ["random", "mean-variance"])
+@pytest.mark.usefixtures("large")
+def test_weights_of_attributes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapping: str, weights: np.ndarray
+) -> None:
+    x = patterned(9, SHAPE, "uint8", 2)
+    options: Any = {"band_size": 100, "mapping": mapping, "n_intervals": 3, "random_state": 0}
+    model = BandPCA(3, weights=weights, **options).fit(stored(tmp_path, x, (2, 16, 40)), run=Run(threads=2))
+    assert "blocks of attributes" in model.fit_report_.note
+    held = (model.components_, model.mean_, model.weights_, model.basis_.mean, model.bands_.labels)
+    assert model.fit_report_.plan.caller_bytes >= sum(array.nbytes for array in held)
+    rows = BandPCA(3, **options).fit(x * weights)
+    monkeypatch.setattr(bands_by_blocks, "LARGE_SAMPLE", 2**40)
+    whole = BandPCA(3, weights=weights, **options).fit(x)
+    np.testing.assert_array_equal(model.bands_.labels, whole.bands_.labels)
+    for other in (whole, rows):
+        np.testing.assert_allclose(model.explained_variance_, other.explained_variance_, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(model.mean_, x.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(
+        model.inverse_transform(model.transform(x)), whole.inverse_transform(whole.transform(x)), atol=1e-2
+    )
+
+
+@pytest.mark.usefixtures("large")
+def test_all_components_are_those_with_variance(tmp_path: Path) -> None:
+    x = patterned(9, SHAPE, "uint8", 2)
+    path, options = stored(tmp_path, x, (2, 16, 40)), {"band_size": 130, "mapping": "random", "random_state": 0}
+    model = BandPCA(**options).fit(path)
+    assert "blocks of attributes" in model.fit_report_.note
+    assert model.n_components_ == 8
+    np.testing.assert_allclose(model.explained_variance_.sum(axis=1), model.total_variance_, rtol=1e-9)
+    np.testing.assert_allclose(model.inverse_transform(model.transform(x)), x, atol=1e-3)
+    basis, known = BandPCA(**options).plan_fit(as_source(path), ("y", "x"), Run())
+    assert (basis.components.shape, known) == (model.components_.shape, True)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(BandPCA.load(tmp_path / "model").transform(x), model.transform(x))
+    assert BandPCA(keep_state=True, **options).fit(x).n_components_ == 130
+
+
+@pytest.mark.usefixtures("large")
+def test_a_callback_receives_the_model_at_the_end(tmp_path: Path) -> None:
+    path, seen = stored(tmp_path, patterned(40, SHAPE, "uint8", 2), (2, 16, 40)), list[Any]()
+    model = BandPCA(2, band_size=130, mapping="random", random_state=0)
+    model.fit(path, callback=seen.append, max_samples=20)
+    assert "blocks of attributes" in model.fit_report_.note
+    assert [(one.finished, one.n_samples_seen, one.model) for one in seen] == [(True, 40, model)]

@@ -233,13 +233,11 @@ def test_workers_send_them(tmp_path: Path, hidden_cluster: Any) -> None:
 @pytest.mark.usefixtures("small")
 def test_what_remains_in_memory() -> None:
     x = samples(12, "float32")
-    weights = np.linspace(0.5, 2, 12)
     for options in ({}, {"shared": True}):
         kept = CellPCA(2, cell_shape=(3, 10, 10), keep_state=True, **options).fit(x)
         assert isinstance(kept.components_, np.ndarray)
-    weighted = CellPCA(2, cell_shape=(3, 10, 10)).fit(x, sample_weight=weights)
     shown = CellPCA(2, cell_shape=(3, 10, 10)).fit(x, callback=lambda progress: None)
-    for model in (weighted, shown, BandPCA(2, band_size=1500).fit(x)):
+    for model in (shown, BandPCA(2, band_size=1500).fit(x)):
         assert isinstance(model.components_, np.ndarray)
 
 
