@@ -37,6 +37,11 @@ class DividedRepresentation(Representation):
         return False
 
     @property
+    def large_scores(self) -> bool:
+        """Whether the scores of a sample may be larger than it."""
+        return False
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of the arrays that are in memory, and not in a store."""
         return self.nbytes
@@ -51,8 +56,11 @@ class DividedRepresentation(Representation):
         """Return the box around a box of a sample that is encoded or decoded for it."""
 
     @abstractmethod
-    def scored_boxes(self, most: int) -> list[tuple[Region, Region]]:
-        """Return boxes with up to ``most`` attributes, each with the `aligned` box that is encoded for its scores."""
+    def scored_boxes(self, most: int, chunk: tuple[int, ...] = ()) -> list[tuple[Region, Region]]:
+        """Return boxes with up to ``most`` attributes, each with the `aligned` box that is encoded for its scores.
+
+        Boxes of `large_scores` are multiples of ``chunk`` along each axis of the grid, or end with it.
+        """
 
     @abstractmethod
     def score_places(self, region: Region) -> tuple[slice, ...]:

@@ -180,7 +180,7 @@ class LinearRepresentation(PickledByFields, DividedRepresentation):
         """Lengths of the smallest box of whole parts."""
         return tuple(b for _, b in whole_cells(self.partition, tuple((0, 1) for _ in self.sample_shape)))
 
-    def scored_boxes(self, most: int) -> list[tuple[Region, Region]]:
+    def scored_boxes(self, most: int, chunk: tuple[int, ...] = ()) -> list[tuple[Region, Region]]:
         """Return boxes of whole parts with up to ``most`` attributes, each with the `aligned` box that is encoded."""
         boxes = boxes_of(self.sample_shape, box_shape(self.sample_shape, most, self.unit))
         return [(region, self.aligned(region)) for region in boxes]

@@ -108,15 +108,19 @@ class PatchRepresentation(DividedRepresentation):
         sizes = zip(region, self.grid.patch_shape, self.grid.stride, strict=False)
         return tuple(slice(a // s, (b - p) // s + 1) for (a, b), p, s in sizes)
 
-    def scored_boxes(self, most: int) -> list[tuple[Region, Region]]:
+    @property
+    def large_scores(self) -> bool:
+        """Whether the scores of a sample may be larger than it."""
+        return True
+
+    def scored_boxes(self, most: int, chunk: tuple[int, ...] = ()) -> list[tuple[Region, Region]]:
         """Return boxes of samples to encode, twice: those of ranges of patches, so that each patch is in one of them.
 
-        A box has about ``most`` attributes, or one patch.
+        A box has about ``most`` attributes, or one patch; with a ``chunk``, it is of whole chunks of patches.
         """
         grid = self.grid
-        few = box_shape(
-            grid.grid_shape, max(1, most // math.prod((*grid.stride, *grid.channel_shape))), (1,) * grid.n_spatial
-        )
+        count = max(1, most // math.prod((*grid.stride, *grid.channel_shape)))
+        few = box_shape(grid.grid_shape, count, chunk or (1,) * grid.n_spatial)
         boxes = list[tuple[Region, Region]]()
         for places in boxes_of(grid.grid_shape, few):
             sizes = zip(places, grid.patch_shape, grid.stride, strict=True)
