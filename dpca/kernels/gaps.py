@@ -42,13 +42,16 @@ class LowRank(NamedTuple):
     noise: float
 
     @classmethod
-    def of(cls, rows: Array, explained: Array, total: float, mean: Array) -> LowRank:
+    def of(
+        cls, rows: Array, explained: Array, total: float, mean: Array, counts: tuple[int, int] | None = None
+    ) -> LowRank:
         """Return the model with components (k, d), possibly 0, and the variances along them and in total.
 
-        The mean is NaN at attributes that the model does not know.
+        The mean is NaN at attributes that the model does not know. ``counts`` are those of `counts_of` for whole
+        samples, if the components and the mean are those of a box.
         """
-        k = int((np.einsum("ij,ij->i", rows, rows) > 0.5).sum())
-        left = max(float(total - explained.sum()), 0.0) / max(int((~np.isnan(mean)).sum()) - k, 1)
+        k, known = counts_of(rows, mean) if counts is None else counts
+        left = max(float(total - explained.sum()), 0.0) / max(known - k, 1)
         # Without other directions, noise is rounding error.
         noise = max(left, float(np.finfo(rows.dtype).eps) * total, LEAST_NOISE)
         # A part without components has one of length 0.
@@ -86,6 +89,11 @@ class LowRank(NamedTuple):
             "total_variance": np.asarray(explained.sum() + (known - len(explained)) * noise * share),
             "mean": self.mean,
         }
+
+
+def counts_of(rows: Array, mean: Array) -> tuple[int, int]:
+    """Return the number of components (k, d) that are not 0, and of attributes that the model knows."""
+    return int((np.einsum("ij,ij->i", rows, rows) > 0.5).sum()), int((~np.isnan(mean)).sum())
 
 
 class ScoreDistribution(NamedTuple):
@@ -169,26 +177,43 @@ def expected_scores(x: Array, here: Array, components: Array, pairs: Array, ridg
 
     Costs n d k (k + 1) operations for rows with gaps, n d k for others, and n k^3.
     """
-    k, (first, second) = len(components), np.triu_indices(len(components))
-    gaps, diagonal = np.flatnonzero(~here.all(axis=1)), first == second
+    first, second = np.triu_indices(len(components))
+    products, gram, gaps, present = _products(x, here, components, pairs, (first == second).astype(np.float64))
+    inverse, scores = _solved(gram, products, ridge, x.dtype)
+    return ScoreDistribution(scores.T, gram, inverse, gaps, present)
+
+
+def _products(
+    x: Array, here: Array, components: Array, pairs: Array, complete: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Return the products (k, n) of components with values, those of components (k (k + 1) / 2, n), and gaps.
+
+    ``complete`` are the products of components for rows without gaps. Gaps are as in `ScoreDistribution`.
+    """
+    gaps = np.flatnonzero(~here.all(axis=1))
     present = (here if gaps.size == len(here) else here[gaps]).astype(x.dtype)
     known = (pairs @ present.T).astype(np.float64, copy=False)
     if gaps.size == len(here):
         gram = known
     else:
-        gram = np.broadcast_to(diagonal[:, None], (len(pairs), len(x))).astype(np.float64)
+        gram = np.broadcast_to(complete[:, None], (len(pairs), len(x))).copy()
         gram[:, gaps] = known
-    inverse, scores = gram.copy(), (components @ x.T).astype(np.float64)
-    inverse[diagonal] += ridge[:, None]
+    return (components @ x.T).astype(np.float64), gram, gaps, present
+
+
+def _solved(gram: Array, products: Array, ridge: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Return (gram + diag(ridge))^-1, as ``gram``, and the scores (k, n); ``products`` are overwritten."""
+    k, (first, second) = len(ridge), np.triu_indices(len(ridge))
+    inverse, scores = gram.copy(), products
+    inverse[first == second] += ridge[:, None]
     if k > _LAPACK_TO:
         from dpca.kernels.symmetric import solve_and_invert
 
         # No pivot is smaller than its ridge, but for the rounding errors of the products.
-        solve_and_invert(inverse, np.maximum(ridge, np.finfo(x.dtype).eps), scores)
-    else:
-        found = np.linalg.inv(unpaired(inverse.T, k))
-        inverse, scores = found[:, first, second].T, np.einsum("nij,jn->in", found, scores)
-    return ScoreDistribution(scores.T, gram, inverse, gaps, present)
+        solve_and_invert(inverse, np.maximum(ridge, np.finfo(dtype).eps), scores)
+        return inverse, scores
+    found = np.linalg.inv(unpaired(inverse.T, k))
+    return found[:, first, second].T, np.einsum("nij,jn->in", found, scores)
 
 
 def completed_scores(model: LowRank, rows: Array, missing: Any, dtype: np.dtype[Any]) -> tuple[Array, Array]:
@@ -204,11 +229,49 @@ def completed_scores(model: LowRank, rows: Array, missing: Any, dtype: np.dtype[
     for few in blocks(len(rows), BLOCK_ROWS):
         here = _known(model, rows[few], missing)
         found = expected_scores(centered_rows(rows[few], here, model.mean, dtype), here, components, pairs, ridge)
-        scores[few] = found.scores * (1 + ridge)
-        absent = np.eye(k) - unpaired(found.gram.T, k)
-        spread = absent @ unpaired(found.inverse.T, k) @ absent + absent
-        errors[few] = np.sqrt(np.maximum(model.noise * np.einsum("nii->ni", spread), 0))
+        scores[few], errors[few] = _completed(model, found.scores, found.gram, found.inverse)
     return scores, errors
+
+
+def _completed(model: LowRank, scores: Array, gram: Array, inverse: Array) -> tuple[Array, Array]:
+    """Return the results of `completed_scores`, given those of `expected_scores`."""
+    k = len(model.variances)
+    absent = np.eye(k) - unpaired(gram.T, k)
+    spread = absent @ unpaired(inverse.T, k) @ absent + absent
+    return scores * (1 + model.ridge), np.sqrt(np.maximum(model.noise * np.einsum("nii->ni", spread), 0))
+
+
+def sums_of_box(model: LowRank, rows: Array, missing: Any, dtype: np.dtype[Any]) -> Array:
+    """Return the sums (n, k + k (k + 1) / 2 + 1), float64, of a box of samples; those of all boxes give their scores.
+
+    They are the products of the components with the values that are there, those of the components at these values
+    with each other, see `ScoreDistribution`, and the number of missing values. ``model`` is that of the box. Costs as
+    `expected_scores`.
+    """
+    components, unknown = model.components.astype(dtype), np.isnan(model.mean)
+    pairs, k = paired(components), len(components)
+    sums, complete = np.empty((len(rows), k + len(pairs) + 1)), pairs.sum(axis=1, dtype=np.float64)
+    for few in blocks(len(rows), BLOCK_ROWS):
+        # At attributes that the model does not know, components are 0.
+        here = is_present(rows[few], missing) | unknown
+        x = centered_rows(rows[few], here & ~unknown, model.mean, dtype)
+        products, gram, _, _ = _products(x, here, components, pairs, complete)
+        sums[few, :k], sums[few, k:-1] = products.T, gram.T
+        sums[few, -1] = (~here).sum(axis=1)
+    return sums
+
+
+def summed_scores(model: LowRank, sums: Array, dtype: np.dtype[Any]) -> tuple[Array, Array, Array]:
+    """Return the results of `completed_scores` from the sums of all boxes, and those that `filled_rows` takes.
+
+    The scores of samples without missing values are the products, and their errors are 0.
+    """
+    k = len(model.variances)
+    products, gram, whole = sums[:, :k], sums[:, k:-1].T, sums[:, -1] == 0
+    inverse, expected = _solved(gram, products.T.copy(), model.ridge, dtype)
+    scores, errors = _completed(model, expected.T, gram, inverse)
+    scores[whole], errors[whole] = products[whole], 0
+    return scores, errors, np.concatenate([expected, inverse]).T
 
 
 def _known(model: LowRank, rows: Array, missing: Any) -> Array:
@@ -216,14 +279,16 @@ def _known(model: LowRank, rows: Array, missing: Any) -> Array:
     return is_present(rows, missing) & ~np.isnan(model.mean)
 
 
-def filled_rows(model: LowRank, rows: Array, missing: Any, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+def filled_rows(
+    model: LowRank, rows: Array, missing: Any, dtype: np.dtype[Any], expected: Array | None = None
+) -> tuple[Array, Array]:
     """Return rows (n, d) with missing values replaced by their expectation, and standard errors, 0 where a value is.
 
     Integers are rounded. Attributes with a mean of NaN, which the model does not know, do not change; their standard
-    error is NaN.
+    error is NaN. If rows are those of a box, ``expected`` (n, k + k (k + 1) / 2) is that of `summed_scores`.
     """
     components, ridge, unknown = model.components.astype(dtype), model.ridge, np.isnan(model.mean)
-    pairs, (first, second) = paired(components), np.triu_indices(len(components))
+    pairs, (first, second), k = paired(components), np.triu_indices(len(components)), len(components)
     filled, errors = rows.copy(), np.zeros(rows.shape, np.float32)
     errors[:, unknown] = np.nan
     for few in blocks(len(rows), BLOCK_ROWS):
@@ -231,13 +296,18 @@ def filled_rows(model: LowRank, rows: Array, missing: Any, dtype: np.dtype[Any])
         absent = ~here & ~unknown
         gaps = np.flatnonzero(absent.any(axis=1))
         absent, here = absent[gaps], here[gaps] & ~unknown
-        found = expected_scores(centered_rows(rows[few][gaps], here, model.mean, dtype), here, components, pairs, ridge)
-        expected = found.scores.astype(dtype) @ components + model.mean.astype(dtype)
+        if expected is None:
+            x = centered_rows(rows[few][gaps], here, model.mean, dtype)
+            found = expected_scores(x, here, components, pairs, ridge)
+            scores, inverse = found.scores, found.inverse.T
+        else:
+            scores, inverse = np.split(expected[few][gaps], [k], axis=1)
+        values = scores.astype(dtype) @ components + model.mean.astype(dtype)
         # The products of two different components occur twice in the variance of an attribute.
-        twice = np.where(first == second, 1, 2) * found.inverse.T
+        twice = np.where(first == second, 1, 2) * inverse
         spread = np.sqrt(model.noise * (1 + np.maximum(twice.astype(dtype) @ pairs, 0)))
         sample, attribute = np.nonzero(absent)
         at = few.start + gaps[sample], attribute
-        filled[at] = to_pixels(expected[absent], rows.dtype, (-math.inf, math.inf))
+        filled[at] = to_pixels(values[absent], rows.dtype, (-math.inf, math.inf))
         errors[at] = spread[absent]
     return filled, errors

@@ -25,10 +25,10 @@ from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
+from dpca.representation.divided import DividedRepresentation, in_any_boxes
 from dpca.representation.lazy import lazily_opened, lazy_chunks, map_samples
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.on_disk import ArrayOnDisk
-from dpca.representation.patches import PatchRepresentation
 from dpca.representation.superposed import Superposed
 from dpca.representation.whitened import WeightedRepresentation, in_units
 from dpca.storage.arrays.layout import box_shape, boxes_of
@@ -38,45 +38,80 @@ LARGE_SAMPLE = 2**26
 # Bytes of the components, or of the samples in floating point, of one task.
 _TASK_BYTES = 2**26
 
-Divided = LinearRepresentation | PatchRepresentation
-"""A representation that encodes and decodes boxes of samples, if it `divides`."""
 BoxSums = Callable[[Any, Array, Array | None, Region, Region], Array]
 """A function of a box of samples, see `sums_over_boxes`."""
 
 
-def is_by_boxes(basis: Representation, dtype: DTypeLike, copies: int = 1) -> TypeGuard[Divided]:
+def is_by_boxes(basis: Representation, dtype: DTypeLike, copies: int = 1) -> TypeGuard[DividedRepresentation]:
     """Return whether samples of a type are encoded by `encoded_by_boxes`, and decoded by `decoded_by_boxes`.
 
     They are if they are large: if the ``copies`` of a sample and its scores that a task holds exceed `LARGE_SAMPLE`.
     """
-    if not isinstance(basis, LinearRepresentation | PatchRepresentation) or not basis.divides:
+    if in_any_boxes(basis) is None:
         return False
     itemsize = basis.score_dtype(dtype).itemsize
     return copies * (math.prod(basis.sample_shape) + math.prod(basis.score_shape)) * itemsize > LARGE_SAMPLE
 
 
-def encoded_by_boxes(basis: Divided, x: Any) -> da.Array:
+def encoded_by_boxes(basis: DividedRepresentation, x: Any) -> da.Array:
     """Return the scores (n, *score_shape) of samples in a Dask or Zarr array; no task holds a whole sample.
 
     Costs 2 n d k operations. Values that several boxes need, at the borders of patches and of lapped cells, are read
     for each of them.
     """
-    dtype, parts, places = basis.score_dtype(x.dtype), list[da.Array](), list[Region]()
-    boxes = basis.scored_boxes(basis.box_features(_TASK_BYTES, dtype.itemsize))
-    rows = _rows(basis, [around for _, around in boxes], dtype)
-    for region, around in boxes:
+    if not basis.adds_boxes:
+        return scored_by_boxes(basis, x, Representation.encode)
+    return of_summands(basis, summed_by_boxes(basis, x), "scores_of_sums", x.dtype)
+
+
+def scored_by_boxes(basis: DividedRepresentation, x: Any, function: Any) -> da.Array:
+    """Return what a function (basis, samples) -> array of the shape of scores returns for boxes of whole parts."""
+    parts, places = list[da.Array](), list[Region]()
+    for region, around, rows in boxes_to_encode(basis, x.dtype):
         place, held = (_ends(basis.score_places(box)) for box in (region, around))
-        encode = partial(_encoded_box, around=around, own=_inside(place, held))
+        encode = partial(_encoded_box, function=function, around=around, own=_inside(place, held))
         shape = (*(b - a for a, b in place), basis.score_shape[-1])
-        here = _region_of(x, around, rows)
-        parts.append(map_samples(here, encode, _of_task(basis, around), shape, dtype))
+        here = region_of(x, around, rows)
+        parts.append(map_samples(here, encode, of_task(basis, around), shape, basis.score_dtype(x.dtype)))
         places.append(place)
-    if isinstance(basis, LinearRepresentation) and basis.adds_boxes:
-        return da.stack(parts).sum(axis=0, dtype=np.float64).astype(dtype)
-    return _joined(parts, places)
+    return joined(parts, places)
 
 
-def decoded_by_boxes(basis: Divided, scores: Any, pixels: Pixels | None = None) -> da.Array:
+def summed_by_boxes(basis: DividedRepresentation, x: Any) -> da.Array:
+    """Return the sums of `summands` (n, *summand_shape), float64, over boxes of samples in a Dask or Zarr array."""
+    parts = list[da.Array]()
+    for _, around, rows in boxes_to_encode(basis, x.dtype):
+        here, sums = region_of(x, around, rows), partial(_summands, around=around)
+        parts.append(map_samples(here, sums, of_task(basis, around), basis.summand_shape, np.float64))
+    return da.stack(parts).sum(axis=0)
+
+
+def of_summands(
+    basis: DividedRepresentation, sums: da.Array, method: str, dtype: DTypeLike, length: int | None = None
+) -> da.Array:
+    """Return ``basis.method(sums, dtype)``, scores or the like of samples of a type, for each of their sums.
+
+    ``length`` is that of the last axis of the result, if it is not the number of components.
+    """
+    small, shape = basis.box(tuple((0, 1) for _ in basis.sample_shape)), basis.score_shape
+    shape, found = (shape, basis.score_dtype(dtype)) if length is None else ((length,), np.dtype(np.float64))
+    return map_samples(sums, partial(_of_sums, method=method, dtype=np.dtype(dtype)), small, shape, found)
+
+
+def _of_sums(basis: DividedRepresentation, sums: Array, *, method: str, dtype: np.dtype[Any]) -> Array:
+    found: Array = getattr(basis, method)(sums, dtype)
+    return found
+
+
+def boxes_to_encode(basis: DividedRepresentation, dtype: np.dtype[Any]) -> list[tuple[Region, Region, int]]:
+    """Return boxes to encode, see `DividedRepresentation.scored_boxes`, and the number of samples of a task."""
+    found = basis.score_dtype(dtype)
+    boxes = basis.scored_boxes(basis.box_features(_TASK_BYTES, found.itemsize))
+    rows = rows_of(basis, [around for _, around in boxes], found)
+    return [(region, around, rows) for region, around in boxes]
+
+
+def decoded_by_boxes(basis: DividedRepresentation, scores: Any, pixels: Pixels | None = None) -> da.Array:
     """Return the samples (n, *sample_shape) of scores (n, *grid, at least k) in a Dask or Zarr array of k components.
 
     No task holds a whole sample. Costs 2 n d k operations.
@@ -85,13 +120,13 @@ def decoded_by_boxes(basis: Divided, scores: Any, pixels: Pixels | None = None) 
     most, parts = basis.box_features(_TASK_BYTES, dtype.itemsize), list[da.Array]()
     regions = boxes_of(basis.sample_shape, box_shape(basis.sample_shape, most, basis.unit))
     held = [basis.aligned(region) for region in regions]
-    rows = _rows(basis, held, dtype)
+    rows = rows_of(basis, held, dtype)
     for region, around in zip(regions, held, strict=True):
         decode = partial(_decoded_box, around=around, own=_inside(region, around), pixels=pixels)
-        here = _region_of(scores, (*_ends(basis.score_places(around)), (0, k)), rows)
+        here = region_of(scores, (*_ends(basis.score_places(around)), (0, k)), rows)
         shape, found = tuple(b - a for a, b in region), dtype if pixels is None else pixels.dtype
-        parts.append(map_samples(here, decode, _of_task(basis, around), shape, found))
-    return _joined(parts, regions)
+        parts.append(map_samples(here, decode, of_task(basis, around), shape, found))
+    return joined(parts, regions)
 
 
 def sums_over_boxes(basis: LinearRepresentation, x: Any, function: BoxSums) -> da.Array:
@@ -110,30 +145,36 @@ def sums_over_boxes(basis: LinearRepresentation, x: Any, function: BoxSums) -> d
     """
     scores, parts = encoded_by_boxes(basis, x) if basis.adds_boxes else None, list[da.Array]()
     boxes, axes = basis.scored_boxes(basis.box_features(_TASK_BYTES, 8)), range(len(x.shape))
-    rows = _rows(basis, [around for _, around in boxes], np.dtype(np.float64))
+    rows = rows_of(basis, [around for _, around in boxes], np.dtype(np.float64))
     for region, around in boxes:
-        here = _region_of(x, around, rows)
+        here = region_of(x, around, rows)
         pairs: list[Any] = [here, tuple(axes)]
         if scores is not None:
             whole = scores.rechunk((here.chunks[0], *(-1 for _ in basis.score_shape)))
             pairs += [whole, (0, *range(len(axes), len(axes) + whole.ndim - 1))]
-        options = {"function": function, "basis": delayed(_of_task(basis, around), pure=False)}
+        options = {"function": function, "basis": delayed(of_task(basis, around), pure=False)}
         options |= {"region": region, "around": around, "concatenate": True}
         parts.append(da.blockwise(_summed_box, (0,), *pairs, dtype=float, meta=np.empty(0), **options))
     return da.stack(parts).sum(axis=0)
 
 
 def _summed_box(
-    samples: Array, scores: Array | None = None, *, function: BoxSums, basis: Divided, region: Region, around: Region
+    samples: Array,
+    scores: Array | None = None,
+    *,
+    function: BoxSums,
+    basis: DividedRepresentation,
+    region: Region,
+    around: Region,
 ) -> Array:
     check_finite(samples, 0, "a chunk")
     return function(_in_task(basis, around), samples, scores, region, around)
 
 
-def _rows(basis: Divided, boxes: Sequence[Region], dtype: np.dtype[Any]) -> int:
+def rows_of(basis: DividedRepresentation, boxes: Sequence[Region], dtype: np.dtype[Any]) -> int:
     """Return the number of samples of each task, for boxes of them and their scores."""
     largest, scores = max(math.prod(b - a for a, b in box) for box in boxes), float(math.prod(basis.score_shape))
-    if not (isinstance(basis, LinearRepresentation) and basis.adds_boxes):
+    if not basis.adds_boxes:
         scores *= largest / math.prod(basis.sample_shape)
     return max(1, int(_TASK_BYTES / ((largest + scores) * dtype.itemsize)))
 
@@ -146,7 +187,7 @@ def _inside(region: Region, around: Region) -> tuple[slice, ...]:
     return tuple(slice(a - o, b - o) for (a, b), (o, _) in zip(region, around, strict=True))
 
 
-def _region_of(x: Any, region: Region, rows: int) -> da.Array:
+def region_of(x: Any, region: Region, rows: int) -> da.Array:
     """Return a region of samples or scores in chunks of some rows; of a Zarr array only its chunks there are read."""
     unit = max(x.chunks[0]) if isinstance(x, da.Array) else x.chunks[0]
     if isinstance(x, da.Array):
@@ -155,32 +196,41 @@ def _region_of(x: Any, region: Region, rows: int) -> da.Array:
     return ArrayOnDisk.of(x).region_as_dask(region, max(1, rows // unit) * unit)
 
 
-def _joined(parts: Sequence[da.Array], regions: Sequence[Region]) -> da.Array:
+def joined(parts: Sequence[da.Array], regions: Sequence[Region]) -> da.Array:
     """Join arrays of regions that form a grid, in C order, along the axes after the first one."""
     counts = [len({region[axis] for region in regions}) for axis in range(len(regions[0]))]
-    joined, axis = list(parts), len(counts)
+    arrays, axis = list(parts), len(counts)
     for count in reversed(counts):
-        joined = [da.concatenate(joined[i : i + count], axis=axis) for i in range(0, len(joined), count)]
+        arrays = [da.concatenate(arrays[i : i + count], axis=axis) for i in range(0, len(arrays), count)]
         axis -= 1
-    (whole,) = joined
+    (whole,) = arrays
     return whole
 
 
-def _of_task(basis: Divided, region: Region) -> Divided:
+def of_task(basis: DividedRepresentation, region: Region) -> DividedRepresentation:
     """Return what a task receives of a representation: a box of it, or all of it if that is to be read in the task."""
     return basis if isinstance(basis.components, ArrayOnDisk) else basis.box(region)
 
 
-def _in_task(basis: Divided, region: Region) -> Divided:
+def _in_task(basis: DividedRepresentation, region: Region) -> DividedRepresentation:
     # A copy without what the box keeps for further calls: the graph holds all boxes until its end.
     return basis.box(region) if isinstance(basis.components, ArrayOnDisk) else replace(basis)
 
 
-def _encoded_box(basis: Divided, samples: Array, *, around: Region, own: tuple[slice, ...]) -> Array:
-    return _in_task(basis, around).encode(samples)[(slice(None), *own)]
+def _encoded_box(
+    basis: DividedRepresentation, samples: Array, *, function: Any, around: Region, own: tuple[slice, ...]
+) -> Array:
+    found: Array = function(_in_task(basis, around), samples)[(slice(None), *own)]
+    return found
 
 
-def _decoded_box(basis: Divided, scores: Array, *, around: Region, own: tuple[slice, ...], pixels: Any) -> Array:
+def _summands(basis: DividedRepresentation, samples: Array, *, around: Region) -> Array:
+    return _in_task(basis, around).summands(samples).astype(np.float64, copy=False)
+
+
+def _decoded_box(
+    basis: DividedRepresentation, scores: Array, *, around: Region, own: tuple[slice, ...], pixels: Any
+) -> Array:
     return _in_task(basis, around).decode(scores, pixels=pixels)[(slice(None), *own)]
 
 

@@ -32,6 +32,7 @@ from dpca.representation.cell_runs import (
     stacked,
     uncentered,
 )
+from dpca.representation.divided import DividedRepresentation
 from dpca.representation.on_disk import ArrayOnDisk
 from dpca.storage.arrays.layout import box_shape, boxes_of
 from dpca.storage.remote.tasks import one_blas_thread
@@ -48,7 +49,7 @@ _OTHERS = 12
 
 
 @dataclass(frozen=True, eq=False)
-class LinearRepresentation(PickledByFields, Representation):
+class LinearRepresentation(PickledByFields, DividedRepresentation):
     """The scores of every part are the products of its centered attributes with its components.
 
     Parameters
@@ -179,7 +180,7 @@ class LinearRepresentation(PickledByFields, Representation):
         """Lengths of the smallest box of whole parts."""
         return tuple(b for _, b in whole_cells(self.partition, tuple((0, 1) for _ in self.sample_shape)))
 
-    def scored_boxes(self, most: int) -> list[tuple[Region, Region]]:
+    def scored_boxes(self, most: int, chunk: tuple[int, ...] = ()) -> list[tuple[Region, Region]]:
         """Return boxes of whole parts with up to ``most`` attributes, each with the `aligned` box that is encoded."""
         boxes = boxes_of(self.sample_shape, box_shape(self.sample_shape, most, self.unit))
         return [(region, self.aligned(region)) for region in boxes]
@@ -187,11 +188,6 @@ class LinearRepresentation(PickledByFields, Representation):
     def score_places(self, region: Region) -> tuple[slice, ...]:
         """Return the place of the scores of a box of whole parts along the axes of the grid."""
         return places_of_cells(self.partition, region)
-
-    def own_scores(self, scores: Array, region: Region, around: Region) -> Array:
-        """Return the scores of a box of whole parts, given those of the `aligned` box around it."""
-        both = zip(self.score_places(region), self.score_places(around), strict=True)
-        return scores[(slice(None), *(slice(a.start - b.start, a.stop - b.start) for a, b in both))]
 
     def box(self, region: Region, n_components: int | None = None) -> Self:
         """Return the representation of an `aligned` box of samples; only this box is read of the mean and components.

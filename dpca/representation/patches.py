@@ -14,7 +14,8 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array, Region
 from dpca.kernels.patches import PatchGrid
 from dpca.kernels.pixels import Pixels
-from dpca.representation.base import Representation, array_digest
+from dpca.representation.base import array_digest
+from dpca.representation.divided import DividedRepresentation
 from dpca.representation.whitened import in_units
 from dpca.storage.arrays.layout import box_shape, boxes_of
 from dpca.storage.transaction.workspace import fingerprint_of
@@ -24,7 +25,7 @@ _COPIES = 4
 
 
 @dataclass(frozen=True, eq=False)
-class PatchRepresentation(Representation):
+class PatchRepresentation(DividedRepresentation):
     """The scores of each patch are the products of its centered values with orthonormal components.
 
     A decoded sample averages, at each pixel, all decoded patches that contain the pixel. Its patches are nearest to the
@@ -107,15 +108,19 @@ class PatchRepresentation(Representation):
         sizes = zip(region, self.grid.patch_shape, self.grid.stride, strict=False)
         return tuple(slice(a // s, (b - p) // s + 1) for (a, b), p, s in sizes)
 
-    def scored_boxes(self, most: int) -> list[tuple[Region, Region]]:
+    @property
+    def large_scores(self) -> bool:
+        """Whether the scores of a sample may be larger than it."""
+        return True
+
+    def scored_boxes(self, most: int, chunk: tuple[int, ...] = ()) -> list[tuple[Region, Region]]:
         """Return boxes of samples to encode, twice: those of ranges of patches, so that each patch is in one of them.
 
-        A box has about ``most`` attributes, or one patch.
+        A box has about ``most`` attributes, or one patch; with a ``chunk``, it is of whole chunks of patches.
         """
         grid = self.grid
-        few = box_shape(
-            grid.grid_shape, max(1, most // math.prod((*grid.stride, *grid.channel_shape))), (1,) * grid.n_spatial
-        )
+        count = max(1, most // math.prod((*grid.stride, *grid.channel_shape)))
+        few = box_shape(grid.grid_shape, count, chunk or (1,) * grid.n_spatial)
         boxes = list[tuple[Region, Region]]()
         for places in boxes_of(grid.grid_shape, few):
             sizes = zip(places, grid.patch_shape, grid.stride, strict=True)
@@ -124,9 +129,14 @@ class PatchRepresentation(Representation):
             boxes.append((region, region))
         return boxes
 
-    def box(self, region: Region) -> Self:
+    def box(self, region: Region, n_components: int | None = None) -> Self:
         """Return the representation of the patches in a box of samples, which begins with a patch."""
-        return replace(self, grid=replace(self.grid, sample_shape=tuple(b - a for a, b in region)))
+        grid = replace(self.grid, sample_shape=tuple(b - a for a, b in region))
+        return replace(self, grid=grid, components=self.components[:n_components])
+
+    def box_bytes(self, region: Region, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
+        """Bytes of the temporary arrays of a box, as `work_bytes`."""
+        return self.box(region).work_bytes(n_rows, dtype, pixels=pixels)
 
     def box_features(self, n_bytes: int, itemsize: int) -> int:
         """Return about the number of attributes of a box of which samples and scores have these bytes."""
@@ -205,10 +215,12 @@ class WeightedPatches(PatchRepresentation):
         d, itemsize = math.prod(self.sample_shape), self.score_dtype(dtype).itemsize
         return super().work_bytes(n_rows, dtype, pixels=pixels) + (n_rows + 3) * d * itemsize
 
-    def box(self, region: Region) -> Self:
+    def box(self, region: Region, n_components: int | None = None) -> Self:
         """Return the representation of the patches in a box of samples, as `PatchRepresentation.box`."""
         inside = tuple(slice(a, b) for a, b in region)
-        return replace(super().box(region), weights=self.weights[inside], sample_mean=self.sample_mean[inside])
+        return replace(
+            super().box(region, n_components), weights=self.weights[inside], sample_mean=self.sample_mean[inside]
+        )
 
     def _encode(self, samples: Array) -> Array:
         rows = samples - self.sample_mean.astype(self.score_dtype(samples.dtype))

@@ -97,12 +97,12 @@ def decoded_box(basis: LinearRepresentation, scores: Any, index: int, region: Re
 
 def encoded_in_boxes(basis: LinearRepresentation, read: Callable[[Region], Array], dtype: DTypeLike) -> Array:
     """Return the scores (1, *score_shape) of one sample of a type, given a function that returns a box of it."""
-    shape, total = basis.sample_shape, np.zeros((1, *basis.score_shape))
+    shape, total = basis.sample_shape, np.zeros((1, *basis.summand_shape))
     for region in boxes_of(shape, box_shape(shape, _BOX_ATTRIBUTES, basis.unit)):
         around = basis.aligned(region)
-        scores = basis.box(around).encode(read(around)[None], "the sample")
+        scores = basis.box(around).summands(read(around)[None], "the sample")
         total[(slice(None), *basis.score_places(region))] += basis.own_scores(scores, region, around)
-    return total.astype(basis.score_dtype(dtype))
+    return basis.scores_of_sums(total, dtype)
 
 
 def check_stated_model(facts: Mapping[str, Any], where: str, basis: Representation) -> None:

@@ -26,17 +26,22 @@ components of a chunk  chunk    write  read all  the first quarter  one sample
 
 Decoding such a shard to photographs takes half a second, so the cost of eight levels is small, and more levels would
 gain little. Each chunk adds 20 bytes to the file.
+
+Scores that are larger than their samples have shards that are boxes of the scores of one sample, with all components.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from dpca.storage.arrays.layout import Layout
 
 _CHUNK_BYTES = 4 * 2**20
 _LEAST_CHUNK_BYTES = 2**16
 _MOST_LEVELS = 8
+# Lengths of the chunks of a box of scores along one axis of a grid, two, three, and more.
+_BOX_LENGTHS = (4096, 64, 16, 8)
 
 
 def score_layout(rows: int, shape: tuple[int, ...], itemsize: int) -> Layout:
@@ -64,6 +69,19 @@ def score_layout(rows: int, shape: tuple[int, ...], itemsize: int) -> Layout:
     *grid, k = shape
     level = _level_length(k, unit * math.prod(grid) * itemsize)
     return Layout((unit, *grid, level), (rows, *grid, -(-k // level) * level))
+
+
+def score_chunk(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the lengths of the chunks of boxes of scores along the axes of the grid."""
+    *grid, _ = shape
+    return tuple(min(_BOX_LENGTHS[min(len(grid), len(_BOX_LENGTHS)) - 1], length) for length in grid)
+
+
+def boxed_score_layout(shape: tuple[int, ...], box: Sequence[int]) -> Layout:
+    """Return chunks and shards of scores of this shape in boxes of whole chunks, or up to the end of the grid."""
+    chunk, k = score_chunk(shape), shape[-1]
+    whole = (-(-b // c) * c for b, c in zip(box, chunk, strict=True))
+    return Layout((1, *chunk, k), (1, *whole, k))
 
 
 def _level_length(k: int, component_bytes: int) -> int:

@@ -44,7 +44,7 @@ from dpca.models.denoising.denoiser import Denoiser
 from dpca.models.scores import SCORES_VERSION
 from dpca.models.weights.attribute_weights import check_weights_of
 from dpca.representation.compressed.compressed import COMPRESSED_VERSION
-from dpca.representation.linear import LinearRepresentation
+from dpca.representation.divided import DividedRepresentation
 from dpca.storage.disk import folder_bytes
 from dpca.storage.errors import DataError
 from dpca.storage.progress import JobProgress, no_progress
@@ -289,9 +289,9 @@ class _Tried(TriedInput):
             )
             ssim, axes = self.settings.measures_ssim, self.axes
             job = WriteJob(self.source, str(path), known, "", axes, boxes.rows, bounds or (0.0, 1.0), kept, ssim)
-            tried = try_boxes(job, cast(LinearRepresentation, basis), boxes, self.folder)
+            tried = try_boxes(job, cast(DividedRepresentation, basis), boxes, self.folder)
             self.bytes_written = n * (basis.score_bytes(self.source.dtype) + tried.written) + folder_bytes(path)
-            need = box_write.box_task_bytes(self.source, cast(LinearRepresentation, basis), boxes, axes)
+            need = box_write.box_task_bytes(self.source, cast(DividedRepresentation, basis), boxes, axes)
             # The samples of a task, if its boxes were whole samples.
             rows = max(1, boxes.rows // len(boxes.decoded))
             return TriedStage("scores", 2 * self.decoded, 0.0, (), n, rows, tried.seconds, need)

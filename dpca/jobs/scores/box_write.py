@@ -6,13 +6,15 @@
     pass 2    a box of some samples, and their scores -> a box of reconstructions, one shard for each sample;
               sums of squared errors and of similarities     summed over boxes in this process: the quality
 
-Scores of cells are not sums: each box has its own. The windows of SSIM extend beyond the box of their first pixel, so
+Scores of cells are not sums: each box has its own. Those of patches may be larger than samples: pass 1 writes each box
+as a shard. The windows of SSIM extend beyond the box of their first pixel, so
 that pass 2 also decodes the next pixels, the halo. Sums over boxes are float64. The boxes are determined by the shape,
 the components and, if memory is short, by the memory of a task, and not by the chunks of the stack.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Sequence
@@ -29,6 +31,7 @@ from dpca.jobs.scores.boxes import (
     BOXES,
     Boxes,
     BoxPass,
+    OfModel,
     cells_in,
     choose_boxes,
     read_scores,
@@ -56,9 +59,8 @@ from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import quality_bytes
 from dpca.models.base.store import stored_basis
 from dpca.representation.base import Representation
-from dpca.representation.linear import LinearRepresentation, in_boxes
-from dpca.representation.score_layout import score_layout
-from dpca.storage.arrays.arrays import choose_codec, create_array, write_shard
+from dpca.representation.divided import DividedRepresentation, in_any_boxes
+from dpca.storage.arrays.arrays import choose_codec, create_array, kept_layout, write_shard
 from dpca.storage.arrays.coordinates import Coordinates
 from dpca.storage.arrays.layout import SAMPLE, Layout
 from dpca.storage.arrays.reading import open_array
@@ -89,7 +91,7 @@ def plan_scores(
     PlanError
         If a task does not fit ``budget`` bytes.
     """
-    divided, whole = in_boxes(basis), stack_layout(source, basis, axes)
+    divided, whole = in_any_boxes(basis), stack_layout(source, basis, axes)
     need = task_bytes(source, basis, whole.shards[0], reconstruct)
     if divided is None or kept == whole:
         require_memory(f"{whole.shards[0]:,} samples", need, budget)
@@ -101,10 +103,10 @@ def plan_scores(
     return choose_boxes(divided, source.shape, source.dtype, axes, (whole, need, box_bytes), budget, kept)
 
 
-def box_task_bytes(source: Source, basis: LinearRepresentation, boxes: Boxes, axes: Sequence[str]) -> int:
+def box_task_bytes(source: Source, basis: DividedRepresentation, boxes: Boxes, axes: Sequence[str]) -> int:
     """Bytes that a task of either pass takes at most, in addition to the memory of its process."""
     n_spatial = basis.n_spatial(axes[1:])
-    regions = {tuple(b - a for a, b in around): around for around in map(basis.aligned, boxes.encoded(basis))}
+    regions = {tuple(b - a for a, b in around): around for _, around in boxes.encoded(basis)}
     for core in boxes.decoded:
         region = basis.aligned(with_halo(core, boxes.shape, n_spatial))
         regions[tuple(b - a for a, b in region)] = region
@@ -115,7 +117,7 @@ def box_task_bytes(source: Source, basis: LinearRepresentation, boxes: Boxes, ax
     )
 
 
-def _region_bytes(source: Source, basis: LinearRepresentation, region: Region, rows: int) -> int:
+def _region_bytes(source: Source, basis: DividedRepresentation, region: Region, rows: int) -> int:
     shape, dtype = tuple(b - a for a, b in region), source.dtype
     size, count = math.prod(shape), min(rows, together(region, dtype))
     values = count * size * dtype.itemsize
@@ -129,20 +131,25 @@ def _region_bytes(source: Source, basis: LinearRepresentation, region: Region, r
     return reading + scores * 3 * 8 + work + pairs + SHARD_COPIES * size * dtype.itemsize
 
 
-class EncodeBoxes(BoxPass[WriteJob]):
+class EncodeBoxes(BoxPass[OfModel]):
     """The first pass: its results are ``scores``."""
 
     def write(self, group: int, box: int) -> dict[str, Array]:
-        """Return the scores of a box of some samples, which are a part of a sum if cells do not divide samples."""
+        """Return the scores of a box of some samples, or their summands; those that are large are written."""
         job = self.job
-        basis = cast(LinearRepresentation, stored_basis(job.model, job.fingerprint))
-        region, (start, stop) = self.boxes.encoded(basis)[box], self.span(group)
-        around = basis.aligned(region)
+        basis = cast(DividedRepresentation, stored_basis(job.model, job.fingerprint))
+        (region, around), (start, stop) = self.boxes.encoded(basis)[box], self.span(group)
         part, scores = basis.box(around), list[Array]()
         for first, samples in batches(job.source, (start, stop), around, together(around, job.source.dtype)):
-            scores.append(basis.own_scores(part.encode(samples, job.source.name, first), region, around).copy())
+            scores.append(basis.own_scores(part.summands(samples, job.source.name, first), region, around).copy())
         release_scratch()
-        return {"scores": np.concatenate(scores)}
+        if not basis.large_scores:
+            return {"scores": np.concatenate(scores)}
+        out = open_array(os.path.join(job.store, "scores"), mode="r+")
+        corner = [*(place.start for place in basis.score_places(region)), 0]
+        for i, one in enumerate(itertools.chain.from_iterable(scores)):
+            write_shard(out, (start + i, *corner), one[None])
+        return {}
 
 
 class DecodeBoxes(BoxPass[WriteJob]):
@@ -151,7 +158,7 @@ class DecodeBoxes(BoxPass[WriteJob]):
     def write(self, group: int, box: int) -> dict[str, Array]:
         """Write a box of some reconstructions, and return their quality."""
         job, shape = self.job, self.boxes.shape
-        basis = cast(LinearRepresentation, stored_basis(job.model, job.fingerprint))
+        basis = cast(DividedRepresentation, stored_basis(job.model, job.fingerprint))
         core, (start, stop), n_spatial = self.boxes.decoded[box], self.span(group), basis.n_spatial(job.axes[1:])
         quality = BoxQuality(shape, core, n_spatial, job.data_range[1] - job.data_range[0], job.ssim)
         region = basis.aligned(quality.needed)
@@ -178,26 +185,22 @@ def write_score_boxes(
     """
     if job.source.in_process:
         run = run.here()  # the source is in the memory of this process
-    basis = cast(LinearRepresentation, stored_basis(job.model, job.fingerprint))
+    basis = cast(DividedRepresentation, stored_basis(job.model, job.fingerprint))
     found, n = found_coordinates(job.axes, coordinates), job.source.shape[0]
     if job.reconstruct:
         create_reconstructions(job.source, basis, boxes, group, found)
     write_centers(group, basis, job.axes, found)
     encoded, attempt = boxes.encoded(basis), str((boxes.layout, job.rows))
     encoding = ShardPass("encode", work, run, attempt, BOXES)
+    if basis.large_scores:
+        dtype = basis.score_dtype(job.source.dtype)
+        layout = boxes.scores(basis, job.source.dtype)
+        if kept_layout(work.store, "scores") not in (None, layout):
+            del group["scores"]  # an interrupted run had other boxes, and none of its shards counts
+        create_scores(group, basis, (n, *basis.score_shape), np.ones(1, dtype), layout, (job.axes, found))
     peak = encoding.write(EncodeBoxes(job, boxes), boxes.units(n, encoded))
-    for number in range(job.n_shards):
-        start, stop = job.span(number)
-        total = np.zeros((stop - start, *basis.score_shape))
-        for box, region in enumerate(encoded):
-            total[(slice(None), *basis.score_places(region))] += encoding.quality(number, box)["scores"]
-        with np.errstate(over="ignore"):
-            scores = total.astype(basis.score_dtype(job.source.dtype))
-        check_finite(scores, start, job.source.name, f"has scores beyond the range of {scores.dtype}")
-        if not number:
-            layout = score_layout(job.rows, basis.score_shape, scores.dtype.itemsize)
-            array = create_scores(group, basis, (n, *basis.score_shape), scores, layout, (job.axes, found))
-        write_shard(array, start, scores)
+    if not basis.large_scores:
+        _write_sums(job, boxes, encoding, group, found)
     measuring = ShardPass("scores", work, run, attempt, BOXES)
     peak = max(peak, measuring.write(DecodeBoxes(job, boxes), boxes.units(n, boxes.decoded)))
     shape, n_spatial = boxes.shape, basis.n_spatial(job.axes[1:])
@@ -210,8 +213,33 @@ def write_score_boxes(
     return peak
 
 
+def summed_over_boxes(
+    encoding: ShardPass, boxes: Boxes, basis: DividedRepresentation, number: int, span: tuple[int, int]
+) -> Array:
+    """Return the sums (n, *summand_shape), float64, of the results of `EncodeBoxes` for a group of samples."""
+    total = np.zeros((span[1] - span[0], *basis.summand_shape))
+    for box, (region, _) in enumerate(boxes.encoded(basis)):
+        total[(slice(None), *basis.score_places(region))] += encoding.quality(number, box)["scores"]
+    return total
+
+
+def _write_sums(job: WriteJob, boxes: Boxes, encoding: ShardPass, group: zarr.Group, found: Coordinates) -> None:
+    """Write the scores of all samples, from the results of the first pass."""
+    basis, dtype = cast(DividedRepresentation, stored_basis(job.model, job.fingerprint)), job.source.dtype
+    for number in range(job.n_shards):
+        start, stop = job.span(number)
+        total = summed_over_boxes(encoding, boxes, basis, number, (start, stop))
+        with np.errstate(over="ignore"):
+            scores = basis.scores_of_sums(total, dtype)
+        check_finite(scores, start, job.source.name, f"has scores beyond the range of {scores.dtype}")
+        if not number:
+            shape, layout = (job.source.shape[0], *basis.score_shape), boxes.scores(basis, dtype)
+            array = create_scores(group, basis, shape, scores, layout, (job.axes, found))
+        write_shard(array, start, scores)
+
+
 def create_reconstructions(
-    source: Source, basis: LinearRepresentation, boxes: Boxes, group: zarr.Group, found: Coordinates
+    source: Source, basis: DividedRepresentation, boxes: Boxes, group: zarr.Group, found: Coordinates
 ) -> None:
     """Create the array of reconstructions, or check that of an interrupted run."""
     # The originals show how well reconstructions compress.

@@ -11,13 +11,15 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import zarr
 
+from dpca.engine.sources.source import Source
 from dpca.jobs.scores.score_write import TRIED_BYTES, require_memory
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array, Region
 from dpca.representation.by_blocks import LARGE_SAMPLE
-from dpca.representation.linear import LinearRepresentation
+from dpca.representation.divided import DividedRepresentation
+from dpca.representation.score_layout import boxed_score_layout, score_chunk, score_layout
 from dpca.storage.arrays.arrays import write_shard
-from dpca.storage.arrays.layout import Layout, box_shape, boxes_of, choose_layout
+from dpca.storage.arrays.layout import Layout, box_shape, choose_layout
 from dpca.storage.arrays.reading import read_into
 
 #: What the progress of a pass over boxes counts.
@@ -37,6 +39,26 @@ class Spanned(Protocol):
 
     def span(self, shard: int) -> tuple[int, int]:
         """Return the first sample of a unit, and the one behind the last."""
+
+
+class OfModel(Spanned, Protocol):
+    """The data of a job that applies a stored model to a source."""
+
+    @property
+    def source(self) -> Source:
+        """The samples."""
+
+    @property
+    def model(self) -> str:
+        """Path of the model."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the model at that path."""
+
+    @property
+    def store(self) -> str:
+        """Group for the arrays to write."""
 
 
 J = TypeVar("J", bound=Spanned)
@@ -65,14 +87,26 @@ class Boxes:
         """Boxes of the second pass: shards of the reconstructions."""
         return self.layout.boxes(self.shape)
 
-    def encoded(self, basis: LinearRepresentation) -> list[Region]:
-        """Return the boxes of the first pass, which do not divide cells."""
-        found, unit = self.decoded, basis.unit
-        if all(a % c == 0 for region in found for (a, _), c in zip(region, unit, strict=True)):
-            return found
-        return boxes_of(self.shape, box_shape(self.shape, math.prod(self.layout.shards[1:]), unit))
+    def encoded(self, basis: DividedRepresentation) -> list[tuple[Region, Region]]:
+        """Return the boxes of the first pass, each with the `aligned` box that is encoded for its scores.
 
-    def units(self, n_samples: int, boxes: Sequence[Region]) -> Iterator[tuple[int, int]]:
+        They do not divide cells. Those of patches are shards of scores.
+        """
+        found, most = self.decoded, math.prod(self.layout.shards[1:])
+        if basis.large_scores:
+            return basis.scored_boxes(most, score_chunk(basis.score_shape))
+        if all(a % c == 0 for region in found for (a, _), c in zip(region, basis.unit, strict=True)):
+            return [(region, basis.aligned(region)) for region in found]
+        return basis.scored_boxes(most)
+
+    def scores(self, basis: DividedRepresentation, dtype: np.dtype[Any]) -> Layout:
+        """Return the layout of the scores of samples of a type: shards of some samples, or boxes of `large_scores`."""
+        if not basis.large_scores:
+            return score_layout(self.rows, basis.score_shape, basis.score_dtype(dtype).itemsize)
+        first, _ = self.encoded(basis)[0]
+        return boxed_score_layout(basis.score_shape, [place.stop for place in basis.score_places(first)])
+
+    def units(self, n_samples: int, boxes: Sequence[object]) -> Iterator[tuple[int, int]]:
         """Return the units of work: a number of rows of samples, and the number of a box."""
         return itertools.product(range(math.ceil(n_samples / self.rows)), range(len(boxes)))
 
@@ -90,7 +124,7 @@ class BoxPass(Generic[J]):
 
 
 def choose_boxes(
-    basis: LinearRepresentation,
+    basis: DividedRepresentation,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     axes: Sequence[str],
@@ -123,7 +157,7 @@ def decoded_bytes(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
 
 
 def possible_boxes(
-    basis: LinearRepresentation, shape: tuple[int, ...], dtype: np.dtype[Any], axes: Sequence[str]
+    basis: DividedRepresentation, shape: tuple[int, ...], dtype: np.dtype[Any], axes: Sequence[str]
 ) -> Iterator[Boxes]:
     """Yield boxes of decreasing size, at least two for a sample."""
     most = max(_LEAST_BOX, basis.box_features(_BOX_BYTES, basis.score_dtype(dtype).itemsize))
@@ -138,12 +172,12 @@ def possible_boxes(
         previous, most = boxes, most // 2
 
 
-def unit_rows(basis: LinearRepresentation, n_samples: int, dtype: np.dtype[Any]) -> int:
+def unit_rows(basis: DividedRepresentation, n_samples: int, dtype: np.dtype[Any]) -> int:
     """Return the number of samples of a unit of work."""
     return max(1, min(n_samples, _UNIT_ROWS, _UNIT_BYTES // basis.score_bytes(dtype)))
 
 
-def cells_in(basis: LinearRepresentation, region: Region) -> tuple[int, ...]:
+def cells_in(basis: DividedRepresentation, region: Region) -> tuple[int, ...]:
     """Return the number of cells in a box along each axis of the grid, none if cells do not divide samples."""
     return tuple(place.stop - place.start for place in basis.score_places(region))
 
@@ -156,7 +190,7 @@ def together(region: Region, dtype: np.dtype[Any]) -> int:
 def read_scores(
     scores: zarr.Array[Any],
     samples: tuple[int, int],
-    basis: LinearRepresentation,
+    basis: DividedRepresentation,
     region: Region,
     n_components: int | None = None,
 ) -> Array:
@@ -174,7 +208,7 @@ def write_boxes(out: zarr.Array[Any], first: int, core: Region, values: Array) -
         write_shard(out, (first + i, *(a for a, _ in core)), one[None])
 
 
-def tried_box(basis: LinearRepresentation, dtype: np.dtype[Any]) -> Region:
+def tried_box(basis: DividedRepresentation, dtype: np.dtype[Any]) -> Region:
     """Return a small box of whole cells, on which codecs are tried."""
     shape = basis.sample_shape
     box = box_shape(shape, TRIED_BYTES // dtype.itemsize, (1,) * len(shape))

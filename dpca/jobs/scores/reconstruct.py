@@ -34,7 +34,7 @@ from dpca.models.base.store import model_fingerprint, stored_basis
 from dpca.models.opening import kind_of
 from dpca.models.scores import check_match, check_one_variable, model_inside, read_scores_facts, sample_coordinates
 from dpca.representation.base import Representation
-from dpca.representation.linear import LinearRepresentation, in_boxes
+from dpca.representation.divided import DividedRepresentation, in_any_boxes
 from dpca.storage.arrays.arrays import choose_codec, create_array, create_root, kept_layout, write_shard, write_strings
 from dpca.storage.arrays.coordinates import write_coordinates
 from dpca.storage.arrays.layout import Layout, choose_layout
@@ -105,7 +105,7 @@ class RebuildBoxes(BoxPass[DecodeJob]):
         """Write a box of some samples."""
         job, core = self.job, self.boxes.decoded[box]
         scores, samples = open_again(job.scores, job.identity), open_array(job.samples, mode="r+")
-        basis, (start, stop) = cast(LinearRepresentation, stored_basis(job.model, job.fingerprint)), self.span(group)
+        basis, (start, stop) = cast(DividedRepresentation, stored_basis(job.model, job.fingerprint)), self.span(group)
         region, level = basis.aligned(core), basis.level(job.n_components)
         part, pixels = basis.box(region, level), Pixels(samples.dtype, job.data_range)
         step = together(region, samples.dtype)
@@ -197,7 +197,7 @@ def reconstruct_store(
                 _read(scores_array, 0, min(8, n), level), job.scores, pixels=pixels
             )
         else:
-            divided = cast(LinearRepresentation, basis)
+            divided = cast(DividedRepresentation, basis)
             region = tried_box(divided, dtype)
             some = read_scores(scores_array, (0, 1), divided, region, level)
             first = divided.box(region, level).decode(some, job.scores, pixels=pixels)
@@ -260,7 +260,7 @@ def plan_rebuilding(
         If a task does not fit the memory.
     """
     whole, budget = whole_layout(shape, dtype, axes, basis), run.task_bytes()
-    rows, divided = whole.shards[0], in_boxes(basis)
+    rows, divided = whole.shards[0], in_any_boxes(basis)
     need = task_bytes(scores, basis, min(rows, shape[0]), dtype)
     if divided is None or kept == whole:
         require_memory(f"{rows:,} samples", need, budget)
@@ -275,7 +275,7 @@ def plan_rebuilding(
 
 
 def _region_bytes(
-    scores: zarr.Array[Any], basis: LinearRepresentation, region: Region, dtype: np.dtype[Any], rows: int
+    scores: zarr.Array[Any], basis: DividedRepresentation, region: Region, dtype: np.dtype[Any], rows: int
 ) -> int:
     size, step = math.prod(b - a for a, b in region), min(rows, together(region, dtype))
     reading = 2 * step * math.prod(cells_in(basis, region)) * basis.score_shape[-1] + 4 * math.prod(scores.chunks)

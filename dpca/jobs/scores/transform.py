@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from dpca.engine.sources.source import as_source
 from dpca.engine.sources.variables import VariableStack
@@ -16,6 +16,7 @@ from dpca.models.base.store import model_fingerprint, stored_basis
 from dpca.models.base.value_range import spanned_range
 from dpca.models.scores import SCORES_VERSION
 from dpca.representation.base import MODEL_FACT
+from dpca.representation.divided import DividedRepresentation
 from dpca.representation.score_layout import score_layout
 from dpca.storage.arrays.arrays import create_root, kept_layout, write_strings
 from dpca.storage.arrays.layout import CHANNEL, SAMPLE
@@ -110,7 +111,9 @@ def fill_scores(
     rows = layout.shards[0] if boxes is None else boxes.rows
     if not (store / "scores" / "c").exists():
         dtype, shape = basis.score_dtype(stack.dtype), basis.score_shape
-        need = score_layout(rows, shape, dtype.itemsize).stored_values((stack.n_samples, *shape)) * dtype.itemsize
+        whole = score_layout(rows, shape, dtype.itemsize)
+        of_scores = whole if boxes is None else boxes.scores(cast(DividedRepresentation, basis), stack.dtype)
+        need = of_scores.stored_values((stack.n_samples, *shape)) * dtype.itemsize
         need += layout.stored_values(source.shape) * stack.dtype.itemsize if reconstruct else 0
         require_free_space(store, need, "the scores" + (" with the reconstructions" if reconstruct else ""))
     coordinates = stack.coordinates

@@ -17,9 +17,19 @@ from dpca.models.base.samples import allows_gaps, dense_samples, masked_as_nan
 from dpca.models.linear.likelihood import LIKELIHOOD_COPIES, likelihoods_by_boxes, log_likelihoods
 from dpca.representation.base import Representation
 from dpca.representation.by_blocks import encoded_by_boxes, is_by_boxes
+from dpca.representation.gappy import fill_errors, filled_samples, score_errors
+from dpca.representation.gaps_by_boxes import errors_by_boxes, fill_errors_by_boxes, filled_by_boxes
 from dpca.representation.lazy import as_lazy, is_lazy, lazily_opened, map_samples
 from dpca.storage.arrays.labelled import is_labelled
 from dpca.storage.errors import DataError
+
+# Functions of each sample, and those that return the same for large samples.
+_BY_BOXES: dict[Any, Callable[[Any, Any], Any]] = {
+    Representation.encode: encoded_by_boxes,
+    score_errors: errors_by_boxes,
+    filled_samples: filled_by_boxes,
+    fill_errors: fill_errors_by_boxes,
+}
 
 
 class EachSample:
@@ -50,8 +60,8 @@ class EachSample:
         gaps = allows_gaps(self)
         lazy = self._of_this_shape(lazily_opened(opened(masked_as_nan(X) if gaps else X, self._key, gaps=gaps)))
         check_numeric(lazy.shape, lazy.dtype, "X")
-        if function is Representation.encode and is_by_boxes(basis, lazy.dtype):
-            return encoded_by_boxes(basis, lazy)
+        if (by_boxes := _BY_BOXES.get(function)) is not None and is_by_boxes(basis, lazy.dtype):
+            return by_boxes(basis, lazy)
         if function is log_likelihoods and is_by_boxes(basis.basis, lazy.dtype, LIKELIHOOD_COPIES):
             return likelihoods_by_boxes(basis, lazy)
         return map_samples(as_lazy(lazy), function, basis, shape, dtype_for(lazy.dtype))

@@ -1,6 +1,5 @@
 """`fill_store` writes what the class fills, for any chunks and memory, and resumes to the same bytes."""
 
-import importlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,17 @@ import zarr
 from dpca import PCA, BandPCA, CellPCA, Run
 from dpca.cli import main
 from dpca.jobs import fill_store
+from dpca.jobs.denoising import fill_write
+from dpca.jobs.denoising.fill import filling_model
+from dpca.jobs.scores import boxes
 from dpca.storage import ingest, open_stack, verify
+from dpca.storage.arrays import layout
 from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.ingest import content_of
 from dpca.storage.readers import open_reader
 from dpca.storage.survey import ReadOptions
 from tests.helpers.interrupted import interrupt_at
 
-job = importlib.import_module("dpca.jobs.denoising.fill")
 MODEL = PCA(2, gaps="iterate", random_state=0)
 
 
@@ -85,13 +87,47 @@ def test_integers_with_a_number_for_missing_values(tmp_path: Path) -> None:
     assert (filled.samples[...] == -9999).sum() == 60 * missing.all(axis=0).sum()
 
 
-def test_boxes_of_large_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack, x, missing = made(tmp_path / "x.zarr")
-    monkeypatch.setattr(job, "choose_layout", lambda *given, **named: job.Layout((1, 4, 10), (8, 4, 10)))
-    monkeypatch.setattr(job, "_BLOCK_BYTES", 3 * 8 * 120)
-    fill_store(stack, tmp_path / "full.zarr", MODEL)
-    assert open_stack(tmp_path / "full.zarr").samples.shards == (8, 4, 10)
-    check(tmp_path / "full.zarr", MODEL, x, missing)
+@pytest.fixture
+def small_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every sample is large, and divided into boxes of a few values, and groups of seven samples."""
+    monkeypatch.setattr(boxes, "LARGE_SAMPLE", 0)
+    monkeypatch.setattr(boxes, "_LEAST_BOX", 20)
+    monkeypatch.setattr(boxes, "_BOX_BYTES", 2000)
+    monkeypatch.setattr(boxes, "_BLOCK_BYTES", 3 * 8 * 40)
+    monkeypatch.setattr(boxes, "_UNIT_ROWS", 7)
+    monkeypatch.setattr(layout, "_SPATIAL", {2: (6, 4, 8)})
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int16])
+@pytest.mark.parametrize("cell", [None, 5])
+def test_boxes_of_large_samples(tmp_path: Path, small_boxes: None, cell: int | None, dtype: type) -> None:
+    stack, x, missing = made(tmp_path / "x.zarr", dtype=dtype)
+    number = -9999 if np.dtype(dtype).kind == "i" else None
+    fill_store(stack, tmp_path / "full.zarr", filling_model(2, cell, number))
+    filled = open_stack(tmp_path / "full.zarr").samples
+    assert filled.shards[0] == 1
+    assert np.prod(filled.shards) < 120
+    check(tmp_path / "full.zarr", filling_model(2, cell, number), x, missing)
+    facts = zarr.open_group(tmp_path / "full.zarr", mode="r").attrs["dpca"]
+    land = missing.all(axis=0)
+    assert (facts["filled"], facts["left_missing"]) == (missing.sum() - 60 * land.sum(), 60 * land.sum())
+    values = filled[...][:, ~land]
+    assert open_stack(tmp_path / "full.zarr").data_range == (values.min(), values.max())
+
+
+def test_an_interrupted_pass_over_boxes_resumes(
+    tmp_path: Path, small_boxes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack, _, _ = made(tmp_path / "x.zarr", (20, 12, 10))
+    fill_store(stack, tmp_path / "whole.zarr", MODEL)
+    whole, target = files(tmp_path / "whole.zarr"), tmp_path / "again.zarr"
+    for allowed in (6, 15, 11, 40):
+        left = iter([True] * allowed)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            interrupt_at(patch, lambda unit, left=left: next(left, False))
+            fill_store(stack, target, MODEL, run=Run(threads=1))
+    fill_store(stack, target, MODEL)
+    assert files(target) == whole
 
 
 def test_little_memory(tmp_path: Path) -> None:
@@ -103,7 +139,7 @@ def test_little_memory(tmp_path: Path) -> None:
 
 def test_the_same_bytes_wherever_a_run_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stack, _, _ = made(tmp_path / "x.zarr", (20, 12, 10))
-    monkeypatch.setattr(job, "choose_layout", lambda *given, **named: job.Layout((20, 12, 10), (20, 12, 10)))
+    monkeypatch.setattr(fill_write, "choose_layout", lambda *given, **named: layout.Layout(*[(20, 12, 10)] * 2))
     fill_store(stack, tmp_path / "whole.zarr", MODEL)
     whole, allowed, target = files(tmp_path / "whole.zarr"), 0, tmp_path / "again.zarr"
     while True:
