@@ -12,6 +12,7 @@ import zarr
 
 from dpca import PCA, BandPCA, CellPCA, PatchPCA
 from dpca.kernels.pixels import Pixels
+from dpca.models.base import each_sample
 from dpca.models.cells import cells_on_disk
 from dpca.representation import by_blocks
 from dpca.representation.base import Representation
@@ -49,6 +50,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(by_blocks, "_TASK_BYTES", 2**15)
     monkeypatch.setattr(Representation, "decode", decoding)
     monkeypatch.setattr(Representation, "encode", encoding)
+    monkeypatch.setitem(each_sample._BY_BOXES, encoding, by_blocks.encoded_by_boxes)
     return seen
 
 

@@ -63,11 +63,20 @@ def read_samples(source: Source, chosen: Array) -> Iterator[Array]:
         read((first, last), region, block)
         if not source.with_gaps:
             check_finite(block, first, source.name)
-        yield block[span - first]
+        yield block if len(span) == len(block) else block[span - first]
+
+
+def chosen_samples(source: Source, chosen: Array) -> Array:
+    """Return the chosen samples (ascending) as one array, as `read_samples`."""
+    found, filled = np.empty((len(chosen), *source.shape[1:]), source.dtype), 0
+    for samples in read_samples(source, chosen):
+        found[filled : filled + len(samples)] = samples
+        filled += len(samples)
+    return found
 
 
 def spread_runs(source: Source, most: int, run: int) -> Array:
     """Read runs of consecutive samples, spread over the source: at most ``most`` samples, but at least one run."""
     n_runs = source.shape[0] // run
     firsts = run * spread_samples(n_runs, min(max(1, most // run), n_runs), np.random.default_rng(0))
-    return np.concatenate(list(read_samples(source, (firsts[:, None] + np.arange(run)).ravel())))
+    return chosen_samples(source, (firsts[:, None] + np.arange(run)).ravel())

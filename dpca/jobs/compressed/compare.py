@@ -13,7 +13,7 @@ import numpy as np
 from numcodecs import Blosc  # type: ignore[import-untyped]
 from PIL import Image, features
 
-from dpca.engine.sources.sampling import read_samples, spread_samples
+from dpca.engine.sources.sampling import chosen_samples, spread_samples
 from dpca.engine.sources.source import as_source
 from dpca.engine.sources.tiled import TiledStack
 from dpca.kernels.algebra.types import Array
@@ -141,7 +141,7 @@ def compare_store(path: str, stack: Stack, *, sample: int | None = None) -> Comp
     else:
         chosen = np.arange(count) + (n - count) // 2
     source.with_gaps = store.has_gaps
-    given = samples = np.concatenate(list(read_samples(source, chosen)))
+    given = samples = chosen_samples(source, chosen)
     missing = ~np.isfinite(given) if store.has_gaps else np.zeros(given.shape, bool)
     if store.has_gaps:
         filling = entries.filled(chosen, tuple((0, length) for length in shape))

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpca.choices import NOISE_SHARE
 from dpca.codec.masks import of_share, of_values
-from dpca.engine.sources.sampling import read_samples, spread_samples
+from dpca.engine.sources.sampling import chosen_samples, spread_samples
 from dpca.engine.sources.source import Source, as_source
 from dpca.jobs.compressed.encode_write import largest_errors
 from dpca.kernels.algebra.types import Array, blocks
@@ -103,7 +103,7 @@ def _problems_of(store: Compressed, source: Source, numbers: Array, stated: Mapp
     if isinstance(store, TiledCompressed):
         found, off, apart = _errors_by_tiles(store, source, numbers)
     else:
-        x, y = np.concatenate(list(read_samples(source, numbers))), store[numbers]
+        x, y = chosen_samples(source, numbers), store[numbers]
         missing, apart = _without_gaps(x, y) if store.has_gaps else (None, np.zeros(len(x), bool))
         found, off = mse_per_sample(x, y, data_range=high - low), largest_errors(x, y)
         if missing is not None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpca.engine.folds.plan import PlanError
 from dpca.engine.sources.joined import JoinedSource
-from dpca.engine.sources.sampling import read_samples
+from dpca.engine.sources.sampling import chosen_samples
 from dpca.engine.sources.source import Source, as_source
 from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.types import Array
@@ -167,7 +167,7 @@ def exact(problem: KernelProblem, passes: Passes) -> Found:
         raise DataError("kernel='precomputed' requires whole numbers in sample_weight: round the weights")
     if (grid := plan_exact(problem, passes)) is not None:
         return of_large_samples(problem, passes, grid)
-    x = np.concatenate(list(read_samples(passes.source, np.arange(passes.source.shape[0]))))
+    x = chosen_samples(passes.source, np.arange(passes.source.shape[0]))
     x = x.reshape(len(x), -1).astype(np.float64)
     if problem.kernel == "precomputed":
         _check_kernels(x)

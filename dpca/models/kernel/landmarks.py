@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 
 from dpca.engine.sources.held_out import spread_runs
-from dpca.engine.sources.sampling import read_samples
+from dpca.engine.sources.sampling import chosen_samples
 from dpca.engine.sources.source import Source
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.types import Array
@@ -40,7 +40,7 @@ def draw(source: Source, count: int, rng: np.random.Generator) -> Array:
     """
     n, d = source.shape[0], math.prod(source.shape[1:])
     numbers = np.arange(n) if count >= n else spread_runs(n, source.chunks[0], count, rng)
-    return np.concatenate([rows.reshape(-1, d) for rows in read_samples(source, numbers)])
+    return chosen_samples(source, numbers).reshape(-1, d)
 
 
 def pool_size(source: Source, n_landmarks: int, itemsize: int, budget: int) -> int:
