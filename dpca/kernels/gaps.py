@@ -297,8 +297,9 @@ def filled_rows(
         gaps = np.flatnonzero(absent.any(axis=1))
         absent, here = absent[gaps], here[gaps] & ~unknown
         if expected is None:
-            x = centered_rows(rows[few][gaps], here, model.mean, dtype)
-            found = expected_scores(x, here, components, pairs, ridge)
+            found = expected_scores(
+                centered_rows(rows[few][gaps], here, model.mean, dtype), here, components, pairs, ridge
+            )
             scores, inverse = found.scores, found.inverse.T
         else:
             scores, inverse = np.split(expected[few][gaps], [k], axis=1)
