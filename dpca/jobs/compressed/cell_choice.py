@@ -17,7 +17,6 @@ from typing import Any
 from dpca.codec.goal import Goal
 from dpca.engine.sources.tiled import TiledStack
 from dpca.jobs.compressed.cell_trial import CellTrial, components_of_each
-from dpca.jobs.compressed.cell_words import reasons
 from dpca.models.cells.cell_pca import CellPCA
 from dpca.storage.run import Run
 from dpca.storage.stack import Stack
@@ -117,7 +116,7 @@ def choose_cells(
         ThreadPoolExecutor(1) as beside,
         closing(run.progress("choose cells", len(first) + 1, "kinds of cells")) as stage,
     ):
-        trial = CellTrial(stack, goal, kept)
+        trial = CellTrial(stack, goal, kept, beside)
         if isinstance(stack, TiledStack):
             # A cell at the same place of every tile shows something else in each, so its own components would be
             # useless.
@@ -125,7 +124,7 @@ def choose_cells(
             first = [first[0], *([without] if without != first[0] else [])]
         first = [first[0], *(cells for cells in first[1:] if fits(cells | trial.most_components(cells)))]
         if first[0]["overlap"] and first[1:] and not trial.is_kept(first[0]):
-            trial.begin({**first[0], "overlap": 0}, beside)  # most photographs need it
+            trial.begin({**first[0], "overlap": 0})  # most photographs need it
         tried: list[tuple[dict[str, Any], float, int]] = []
 
         def attempt(parameters: dict[str, Any]) -> None:
@@ -149,3 +148,24 @@ def choose_cells(
         return CellChoice(first[0], words, costs, trial.read_bytes)
     words = reasons(chosen, cost, [one[:2] for one in tried], goal, list(stack.sample_shape))
     return CellChoice(chosen | components_of_each(rank), words, costs, trial.read_bytes)
+
+
+def reasons(
+    chosen: dict[str, Any], cost: float, tried: Sequence[tuple[dict[str, Any], float]], goal: Goal, shape: Sequence[int]
+) -> list[str]:
+    """Return why cells were chosen: by their size, and what whole samples would have taken."""
+    found = []
+    if len(tried) > 1:
+        found.append(f"the smallest store of {len(tried)} kinds that were tried has {cells_in_words(chosen)}")
+    for parameters, spent in tried:
+        if parameters is not chosen and parameters["cell_shape"] == list(shape[: len(parameters["cell_shape"])]):
+            takes = f"would make it about {spent / cost:,.{0 if spent > 10 * cost else 1}f} times larger"
+            found.append(f"components of whole samples {f'cannot reach {goal.words}' if math.isinf(spent) else takes}")
+    return found
+
+
+def cells_in_words(parameters: Mapping[str, Any]) -> str:
+    """Describe the cells of a `CellPCA` with these parameters."""
+    shape = " x ".join(map(str, parameters["cell_shape"]))
+    overlap = f", overlap {parameters['overlap']}" if parameters["overlap"] else ""
+    return f"cells of {shape}{overlap}, {'shared' if parameters['shared'] else 'own'} components"

@@ -99,8 +99,8 @@ class _Reference:
 class CellTrial:
     """Fits components to some samples and measures the cost of others."""
 
-    def __init__(self, stack: Stack, goal: Goal, kept: DoneMarkers | None = None) -> None:
-        self._stack, self._goal, self._kept = stack, goal, kept
+    def __init__(self, stack: Stack, goal: Goal, kept: DoneMarkers | None, beside: ThreadPoolExecutor) -> None:
+        self._stack, self._goal, self._kept, self._beside = stack, goal, kept, beside
         self._reference: _Reference | None = None
         self._begun: Future[Trials] | None = None
         self._least = math.inf
@@ -167,10 +167,10 @@ class CellTrial:
             self._kept.mark_done(name, record=kept)
         return size, rank
 
-    def begin(self, parameters: Mapping[str, Any], beside: ThreadPoolExecutor) -> None:
+    def begin(self, parameters: Mapping[str, Any]) -> None:
         """Begin to fit the second kind of shared cells, in another thread."""
-        grid, self._beside = self._grid(parameters), beside
-        self._begun = beside.submit(self._trials, grid, self._fitted, self._measured, shared=True)
+        grid = self._grid(parameters)
+        self._begun = self._beside.submit(self._trials, grid, self._fitted, self._measured, shared=True)
 
     def _grid(self, parameters: Mapping[str, Any]) -> CellGrid:
         shape, cell, overlap = self._measured.shape[1:], parameters["cell_shape"], parameters["overlap"]

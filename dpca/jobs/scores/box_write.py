@@ -7,9 +7,9 @@
               sums of squared errors and of similarities     summed over boxes in this process: the quality
 
 Scores of cells are not sums: each box has its own. Those of patches may be larger than samples: pass 1 writes each box
-as a shard. The windows of SSIM extend beyond the box of their first pixel, so
-that pass 2 also decodes the next pixels, the halo. Sums over boxes are float64. The boxes are determined by the shape,
-the components and, if memory is short, by the memory of a task, and not by the chunks of the stack.
+as a shard. The windows of SSIM extend beyond the box of their first pixel, so that pass 2 also decodes the next pixels,
+the halo. Sums over boxes are float64. The boxes are determined by the shape, the components and, if memory is short, by
+the memory of a task, and not by the chunks of the stack.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ def direct_eigh(matrix: Array, k: int) -> tuple[Array, Array]:
         return extreme_eigh(matrix, k, 0)[:2]
     # MRRR can compute a part of the spectrum. Divide and conquer computes all of it, in less time per vector.
     if _PART_SHARE * k < d:
-        values, rows = unlocked.leading_eigh(matrix, k)
+        values, rows = unlocked.partial_eigh(matrix, k)
     else:
         values, rows = unlocked.eigh(matrix), matrix
     return np.maximum(values[::-1][:k], 0.0), fix_signs(np.ascontiguousarray(rows[::-1][:k]))

@@ -1,4 +1,4 @@
-"""BLAS and LAPACK without Python's global lock.
+"""BLAS and LAPACK without Python's global interpreter lock (GIL).
 
 The functions of `scipy.linalg` hold the lock while they compute. Threads of a process then wait for each other, no
 thread reports progress, and a worker of a cluster does not answer. SciPy offers the same functions to other languages,
@@ -90,7 +90,7 @@ def eigh(matrix: Array) -> Array:
     return values
 
 
-def leading_eigh(matrix: Array, k: int) -> tuple[Array, Array]:
+def partial_eigh(matrix: Array, k: int) -> tuple[Array, Array]:
     """Return the k largest eigenvalues (k,) of a symmetric matrix, ascending, and their eigenvectors (k, d).
 
     Relatively robust representations (xSYEVR). Only the lower triangle of the matrix (d, d), C-ordered, is read; it is

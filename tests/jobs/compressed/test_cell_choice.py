@@ -18,9 +18,8 @@ from dpca.cli import main
 from dpca.codec.goal import Goal
 from dpca.jobs import CompressionSettings, compress, encode_store
 from dpca.jobs.compressed import cell_trial
-from dpca.jobs.compressed.cell_choice import cells_tried, choose_cells
+from dpca.jobs.compressed.cell_choice import cells_in_words, cells_tried, choose_cells, reasons
 from dpca.jobs.compressed.cell_trial import CellTrial
-from dpca.jobs.compressed.cell_words import cells_in_words, reasons
 from dpca.report.record import read_report, report_folder
 from dpca.storage import DataError, Stack, ingest
 from dpca.storage.disk import folder_bytes

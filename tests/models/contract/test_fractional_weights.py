@@ -16,10 +16,10 @@ from sklearn.metrics.pairwise import pairwise_kernels
 from dpca import BandPCA, CellPCA, KernelPCA, PatchCascade, SpectralClustering, StreamingPCA, load
 from dpca.storage import DataError
 from dpca.storage.run import Run
+from tests.helpers.weighted import SHAPE, K, N, samples
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
-SHAPE, N, K = (4, 6), 90, 3
 STREAMS: dict[str, Any] = {
     "covariance": StreamingPCA(K, method="covariance", keep_state=True),
     "incremental SVD": StreamingPCA(K, method="incremental-svd", keep_state=True),
@@ -28,15 +28,6 @@ STREAMS: dict[str, Any] = {
 }
 every_stream = pytest.mark.parametrize("model", STREAMS.values(), ids=list(STREAMS))
 every_dtype = pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
-
-
-def samples(dtype: Any = np.float64) -> tuple[np.ndarray, np.ndarray]:
-    """Samples far from 0, and weights from 0 to 3."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(N, 4)) @ rng.normal(size=(4, 24)) * 5 + rng.normal(size=(N, 24)) * 0.3 + 100
-    weights = rng.random(N) * 3
-    weights[::7] = 0
-    return x.astype(dtype).reshape(N, *SHAPE), weights
 
 
 def mean_and_variances(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

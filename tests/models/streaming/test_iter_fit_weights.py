@@ -13,22 +13,13 @@ from sklearn.base import clone
 
 from dpca import StreamingPCA, TrajectoryPCA
 from dpca.storage import DataError
+from tests.helpers.weighted import SHAPE, K, N, samples
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
-SHAPE, N, K = (4, 6), 90, 3
 COVARIANCE = StreamingPCA(K, method="covariance", batch_size=20, keep_state=True)
 SVD = StreamingPCA(K, method="incremental-svd", batch_size=40, keep_state=True)
 NAMES = ("components_", "mean_", "explained_variance_", "total_variance_")
-
-
-def samples(dtype: Any = np.float64) -> tuple[np.ndarray, np.ndarray]:
-    """Samples far from 0, and weights from 0 to 3."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(N, 4)) @ rng.normal(size=(4, 24)) * 5 + rng.normal(size=(N, 24)) * 0.3 + 100
-    weights = rng.random(N) * 3
-    weights[::7] = 0
-    return x.astype(dtype).reshape(N, *SHAPE), weights
 
 
 def last(model: Any, x: Any, **how: Any) -> Any:
