@@ -89,11 +89,11 @@ def test_integers_with_a_number_for_missing_values(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every sample is large, and divided into boxes of a few values, and groups of seven samples."""
+    """Every sample is large, and divided into boxes of a few values, and groups of seven samples, read in parts."""
     monkeypatch.setattr(boxes, "LARGE_SAMPLE", 0)
     monkeypatch.setattr(boxes, "_LEAST_BOX", 20)
     monkeypatch.setattr(boxes, "_BOX_BYTES", 2000)
-    monkeypatch.setattr(boxes, "_BLOCK_BYTES", 3 * 8 * 40)
+    monkeypatch.setattr(boxes, "_BLOCK_BYTES", 4 * 8 * 10)
     monkeypatch.setattr(boxes, "_UNIT_ROWS", 7)
     monkeypatch.setattr(layout, "_SPATIAL", {2: (6, 4, 8)})
 
