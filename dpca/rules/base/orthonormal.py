@@ -41,7 +41,7 @@ def orthonormalize(rows: Array, over: AttributeBlocks = ALL) -> Array:
     found = _cholesky_qr(rows, over)
     if found is not None and rows.dtype == np.float64:
         # The Gram matrix squares the condition number, so that float64 needs a second step.
-        found = _cholesky_qr(found, over)
+        found = _cholesky_qr(found, over, found)
     if found is None:
         return _householder_qr(rows) if over.alone else _gram_schmidt(rows, over)
     return found
@@ -56,14 +56,16 @@ def gram(rows: Array, other: Array | None = None, over: AttributeBlocks = ALL) -
     return over.summed(total)[0]
 
 
-def _cholesky_qr(rows: Array, over: AttributeBlocks) -> Array | None:
-    inverse = over.once(partial(_inverse_factor, gram(rows, over=over)))
-    if inverse is None:
-        return None
-    out = np.empty_like(rows)
+def multiply(matrix: Array, rows: Array, out: Array) -> Array:
+    """Write ``matrix @ rows``, in float64, to ``out``, which may be the rows, and return it."""
     for columns in blocks(rows.shape[1], _BLOCK_COLUMNS):
-        out[:, columns] = inverse @ rows[:, columns].astype(np.float64, copy=False)
+        out[:, columns] = matrix @ rows[:, columns].astype(np.float64, copy=False)
     return out
+
+
+def _cholesky_qr(rows: Array, over: AttributeBlocks, out: Array | None = None) -> Array | None:
+    inverse = over.once(partial(_inverse_factor, gram(rows, over=over)))
+    return None if inverse is None else multiply(inverse, rows, np.empty_like(rows) if out is None else out)
 
 
 def _inverse_factor(products: Array) -> Array | None:
@@ -101,7 +103,7 @@ def _householder_qr(rows: Array) -> Array:
     lengths = np.abs(rows).max(axis=1, keepdims=True)
     # Scale all rows alike, so that a tiny row is not lost beside a huge one.
     scaled = rows / np.where(lengths > 0, lengths, 1)
-    q, r = scipy.linalg.qr(scaled.T, mode="economic", check_finite=False)
+    q, r = scipy.linalg.qr(scaled.T, mode="economic", check_finite=False, overwrite_a=True)
     out: Array = np.ascontiguousarray(q.T)
     out *= np.where(r.diagonal() < 0, -1, 1).astype(out.dtype)[:, None]
     return out

@@ -124,8 +124,12 @@ class Rule(ABC):
         return self._finish(state)
 
     def components_of(self, state: State) -> Array:
-        """Return the components of `finish`, without certificates. The state must not be used afterwards."""
-        return self.finish(state)["components"]
+        """Return the components of `finish`, without certificates. The state does not change."""
+        return self.finish(state.copy())["components"]
+
+    def components_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return the bytes that `components_of` takes besides its result, for the planner."""
+        return self.state_bytes(n_features, dtype) + self.result_bytes(n_features, dtype)
 
     def finish_all(self, states: Iterable[State]) -> Iterator[dict[str, Array]]:
         """Yield the result of each of some states. A rule with small problems may solve several together."""

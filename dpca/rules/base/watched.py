@@ -37,8 +37,9 @@ class Watched(Wrapper):
         Length of the stream.
 
     Results of ``finish``: those of the rule; ``angle_moved`` (), the largest principal angle between the earlier and
-    the final components, in radians; ``variance_moved`` (), see `moved`. Both are nan for a stream of a single batch.
-    Costs the components of a copy of the state, and k rows of d.
+    the final components, in radians; ``variance_moved`` (), see `moved`. Both are nan for a stream of a single batch,
+    and if its earlier part had no variance. Costs k rows of d, and what the rule needs to compute them from a state
+    that it does not change.
     """
 
     n_samples: int
@@ -81,10 +82,9 @@ class Watched(Wrapper):
     def finish(self, state: State) -> dict[str, Array]:
         """Return the result of the rule, and how far the components moved."""
         result: dict[str, Array] = self.rule.finish(state)
-        angle, share = math.nan, math.nan
-        if state.counts[_COUNT]:
-            before, after = state.arrays[_EARLIER], result["components"]
-            angle, share = moved(before, after, result["explained_variance"], state.blocks)
+        angle, share, before = math.nan, math.nan, state.arrays[_EARLIER]
+        if len(before):
+            angle, share = moved(before, result["components"], result["explained_variance"], state.blocks)
         return {**result, "angle_moved": np.asarray(angle), "variance_moved": np.asarray(share)}
 
     def _watch(self, state: State, n_coming: int) -> None:
@@ -94,14 +94,13 @@ class Watched(Wrapper):
             self._keep_components(state)
 
     def _keep_components(self, state: State) -> None:
-        # It overwrites a state.
-        state.arrays[_EARLIER] = self.rule.components_of(self.rule.part_of(state).copy())
+        state.arrays[_EARLIER] = self.rule.components_of(self.rule.part_of(state))
         state.counts[_COUNT] = state.counts["n_samples"]
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays of the rule, and of ``finish`` for a copy of its state."""
-        finished = self.rule.state_bytes(n_features, dtype) + self.rule.result_bytes(n_features, dtype)
-        return int(self.rule.work_bytes(n_rows, n_features, dtype) + finished)
+        """Return the bytes of temporary arrays of the rule, and of its earlier components while they are computed."""
+        earlier = self.rule.components_bytes(n_features, dtype)
+        return int(self.rule.work_bytes(n_rows, n_features, dtype) + earlier)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Return the bytes of a result."""

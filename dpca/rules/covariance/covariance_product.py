@@ -17,7 +17,7 @@ from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.rounding import eigen_error, unit_roundoff
 from dpca.kernels.algebra.types import Array, Region, blocks
-from dpca.rules.base.orthonormal import gram
+from dpca.rules.base.orthonormal import gram, multiply
 from dpca.rules.base.rule import Rule
 from dpca.rules.base.state import State, StateLayout
 from dpca.rules.certificates import certificate
@@ -64,6 +64,8 @@ class CovarianceProduct(Rule):
     mergeable = True
     least_samples = 2
     by_attribute: ClassVar[Sequence[str]] = ("image", "sum")
+    #: Bases in float64 that ``finish`` holds at a time, besides the state.
+    _n_bases: ClassVar[int] = 6
 
     def of_region(self, sample_shape: Sequence[int], region: Region) -> CovarianceProduct:
         """Return the rule for the attributes of a region of samples."""
@@ -125,8 +127,9 @@ class CovarianceProduct(Rule):
         squares = float(state.arrays["squares"])
         mean = np.array(self.mean)
         if self.center:
-            along, own = state.blocks.summed(self.components.astype(np.float64) @ total, np.asarray(total @ total))
-            image -= np.outer(along, total / n)
+            along, own = state.blocks.summed(gram(self.components, total[None])[:, 0], np.asarray(total @ total))
+            for columns in blocks(len(total), COLUMNS):
+                image[:, columns] -= np.outer(along, total[columns] / n)
             squares -= float(own) / n
             mean += total / n
         image /= n - 1
@@ -138,9 +141,10 @@ class CovarianceProduct(Rule):
         return min(BLOCK_ROWS, max(_FEWEST_ROWS, _BATCH_BYTES // row_bytes))
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays: a block of columns, the components, and six bases in ``finish``."""
+        """Return the bytes of temporary arrays: a block of columns, the components, and bases in ``finish``."""
         k, itemsize, columns = len(self.components), working_dtype(dtype).itemsize, min(n_features, COLUMNS)
-        return (min(n_rows, BLOCK_ROWS) * (columns + k) + k * (columns + n_features)) * itemsize + 48 * k * n_features
+        product = (min(n_rows, BLOCK_ROWS) * (columns + k) + k * (columns + n_features)) * itemsize
+        return product + 8 * self._n_bases * k * n_features
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,6 +237,7 @@ class RayleighRitz(CovarianceProduct):
             )
 
     spreadable: ClassVar[bool] = True
+    _n_bases: ClassVar[int] = 3
 
     @property
     def results_by_attribute(self) -> Sequence[str]:
@@ -266,11 +271,14 @@ class RayleighRitz(CovarianceProduct):
         # Orthonormalize the rows in float64, because they are only orthonormal in float32. Transform the products, too.
         lower = over.once(partial(np.linalg.cholesky, gram(given, over=over)))
         skew = float(np.linalg.norm(lower @ lower.T - np.eye(len(given))))
-        given, product = (scipy.linalg.solve_triangular(lower, rows, lower=True) for rows in (given, product))
+        inverse = scipy.linalg.solve_triangular(lower, np.eye(len(lower)), lower=True)
+        given, product = (multiply(inverse, rows, rows) for rows in (given, product))
         values, rows, product, turn = rayleigh_ritz(given, product, over)
-        inner = gram(product, rows, over)
-        residual = product - inner @ rows
-        products = gram(residual, over=over)
+        inner, products = gram(product, rows, over), np.zeros_like(lower)
+        for columns in blocks(rows.shape[1], COLUMNS):
+            residual = product[:, columns] - inner @ rows[:, columns]
+            products += residual @ residual.T
+        (products,) = over.summed(products)
         squares, turn_root = scipy.linalg.eigh(products)
         root = (turn_root * np.sqrt(np.maximum(squares, 0))) @ turn_root.T
         total = max(total, float(values.sum()))

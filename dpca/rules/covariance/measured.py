@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.algebra.rounding import gamma, unit_roundoff
 from dpca.kernels.algebra.types import Array
-from dpca.rules.base.orthonormal import gram, orthonormalize
+from dpca.rules.base.orthonormal import gram, multiply, orthonormalize
 from dpca.rules.base.rule import Wrapper
 from dpca.rules.base.state import ALL, AttributeBlocks, State
 from dpca.rules.base.turning import fix_signs
@@ -115,10 +115,10 @@ def half_step(values: Array, rows: Array, product: Array, over: AttributeBlocks 
     scaled /= roots[:, None]
     squares, turn = over.once(partial(scipy.linalg.eigh, gram(scaled, over=over)))
     better[:known] = np.maximum(squares[::-1], 0)
-    turned = turn[:, ::-1].T @ scaled
+    turned = multiply(turn[:, ::-1].T, scaled, scaled)
     # Rows without variance do not change.
-    rows = orthonormalize(turned if known == len(values) else np.concatenate([turned, rows])[: len(values)], over)
-    return better, rows, turn[:, ::-1].T / roots
+    whole = turned if known == len(values) else np.concatenate([turned, rows[: len(values) - known]])
+    return better, orthonormalize(whole, over), turn[:, ::-1].T / roots
 
 
 def measured_bound(found: dict[str, Array], k: int, dtype: DTypeLike) -> float:
@@ -147,11 +147,11 @@ def _refined_bound(found: dict[str, Array], turn: Array, better: Array, k: int, 
 def rayleigh_ritz(given: Array, product: Array, over: AttributeBlocks = ALL) -> tuple[Array, Array, Array, Array]:
     """Return the Ritz values of orthonormal rows, descending, the Ritz vectors, and their products with the covariance.
 
-    The last result is the rotation of the rows to the Ritz vectors.
+    The last result is the rotation of the rows to the Ritz vectors. The arrays of rows and products are overwritten.
     """
-    values, turn = over.once(partial(scipy.linalg.eigh, *over.summed(given @ product.T)))
+    values, turn = over.once(partial(scipy.linalg.eigh, gram(given, product, over)))
     values, turn = np.maximum(values[::-1], 0), turn[:, ::-1].T
-    return values, turn @ given, turn @ product, turn
+    return values, multiply(turn, given, given), multiply(turn, product, product), turn
 
 
 class PassErrors(NamedTuple):

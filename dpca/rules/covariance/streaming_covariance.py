@@ -60,7 +60,7 @@ class StreamingCovariance(StreamingRule, Covariance):
         """Return the components, without the bound, which costs as much as they do."""
         room = state.arrays["components"]
         k = min(room.shape[-2], math.ceil(state.counts["n_samples"]))
-        _, covariance = self._covariance_lower(state.to_numpy())
+        _, covariance = self._covariance_lower(state.copy().to_numpy())
         return beside(linalg.leading_eigh(covariance, k)[1].astype(dtype_of(room)), room)
 
     def batch_rows(self, dtype: DTypeLike) -> int:

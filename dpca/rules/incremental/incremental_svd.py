@@ -245,21 +245,15 @@ class IncrementalSVD(StreamingRule):
             a.arrays.update({name: copy_of(b.arrays[name]) for name in self._layout(a.arrays["basis"].shape[1], float)})
             a.counts["n_samples"] = n
             return a
-        basis = a.arrays["basis"]
         self._age(a, n)
-        (w_a, w_b), rank = (float(s.arrays["weights"][0]) for s in (a, b)), rank_of(b)
+        w_a, w_b = (float(s.arrays["weights"][0]) for s in (a, b))
         apart = b.arrays["mean"] - a.arrays["mean"]
-        distance = math.sqrt(float(namespace(basis).matmul(apart, apart)))
-        rows = linalg.workspace("rows", (rank + 1, apart.shape[0]), dtype_of(basis), basis)
-        rows[:rank, :] = b.arrays["basis"][:rank, :]
-        linalg.copy_into(rows[rank, :], apart / (distance or 1.0))
-        gains = np.append(np.sqrt(b.arrays["energy"][:rank]), distance * math.sqrt(w_a * w_b / (w_a + w_b)))
-        gram = np.eye(rank + 1)
-        gram[rank] = gram[:, rank] = products(rows, rows[rank:, :])[:, 0]
+        distance = length(apart)
+        rows, gains, gram = scatter_state.stacked(b, apart, distance, w_a * w_b / (w_a + w_b))
         slack, skew, astray = map(float, b.arrays["rounding"])
         certificate.add_mean(a.arrays["rounding"], (w_a, w_b), astray, distance, 0.0, 0.0, 0.0)
         a.arrays["rounding"] += [slack, 0.0, astray * w_b / (w_a + w_b)]
-        self._absorb(a, rows, gains, gram, np.zeros(rank + 1), skew)
+        self._absorb(a, rows, gains, gram, np.zeros(len(gram)), skew)
         a.arrays["scatter"] += b.arrays["scatter"] - b.arrays["energy"].sum()
         for name in ("discarded", "outside"):
             a.arrays[name] += b.arrays[name]
@@ -297,14 +291,20 @@ class IncrementalSVD(StreamingRule):
             result["outside"] = np.asarray(most if self.forgetting == 1 else math.inf)
         return {name: beside(array, basis) for name, array in result.items()}
 
+    def components_of(self, state: State) -> Array:
+        """Return the leading directions (k', d), k' <= k, which are orthonormal up to the rounding of all steps."""
+        return copy_of(state.arrays["basis"][: min(self.rank(n_features_of(state)), rank_of(state)), :])
+
+    def components_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Return 0: the directions are copied from the basis."""
+        return 0
+
     def extrapolate(self, state: State, n_samples: int) -> None:
         """Scale the scatter, because steps become larger with it."""
-        n = state.counts["n_samples"]
-        if self.forgetting < 1 or not 0 < n < n_samples:
-            return
-        scatter_state.scale_scatter(state, n_samples / n)
-        state.arrays["weights"] *= n_samples / n
-        state.counts["n_samples"] = n_samples
+        if self.forgetting == 1 and 0 < (n := state.counts["n_samples"]) < n_samples:
+            scatter_state.scale_scatter(state, n_samples / n)
+            state.arrays["weights"] *= n_samples / n
+            state.counts["n_samples"] = n_samples
 
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Return the rows of a step. With 1,024 floats, or 3 q, the costs besides the products are small.

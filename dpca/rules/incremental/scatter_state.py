@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from dpca.kernels.algebra import linalg
 from dpca.kernels.algebra.dtypes import working_dtype
 from dpca.kernels.algebra.namespace import cast, dtype_of, namespace, to_numpy
 from dpca.kernels.algebra.rounding import unit_roundoff
 from dpca.kernels.algebra.types import Array, blocks
 from dpca.rules.base.state import State
-from dpca.rules.base.turning import change_of, rotate
+from dpca.rules.base.turning import change_of, products, rotate
 from dpca.rules.certificates import certificate
 from dpca.rules.incremental.nystrom import COLUMNS
 from dpca.rules.incremental.rows import group_rows, whole_rows
@@ -68,6 +70,27 @@ def _about(state: State, mean: Array, total: float) -> State:
     state.arrays["mean"], state.arrays["weights"] = mean, np.array([total, total])
     state.counts["n_samples"] = total
     return state
+
+
+def stacked(state: State, apart: Array, distance: float, weight: float) -> tuple[Array, Array, Array]:
+    """Return the scatter of a state about a point as rows, their gains, and the Gram matrix of the rows.
+
+    Parameters
+    ----------
+    apart : array (d,)
+        The mean of the state minus the point.
+    distance : float
+        Its length.
+    weight : float
+        Weight of the square of the distance.
+    """
+    basis, rank = state.arrays["basis"], rank_of(state)
+    rows = linalg.workspace("rows", (rank + 1, apart.shape[0]), dtype_of(basis), basis)
+    rows[:rank, :] = basis[:rank, :]
+    linalg.copy_into(rows[rank, :], apart / (distance or 1.0))
+    gram = np.eye(rank + 1)
+    gram[rank] = gram[:, rank] = products(rows, rows[rank:, :])[:, 0]
+    return rows, np.append(np.sqrt(state.arrays["energy"][:rank]), distance * math.sqrt(weight)), gram
 
 
 def scale_scatter(state: State, factor: float) -> None:

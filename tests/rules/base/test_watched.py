@@ -54,7 +54,8 @@ def test_the_last_tenth_of_one_stream(rule: Any) -> None:
     for name, value in plain.items():
         np.testing.assert_array_equal(watched[name], value)
     expected = moved(earlier["components"], plain["components"], plain["explained_variance"])
-    assert (float(watched["angle_moved"]), float(watched["variance_moved"])) == expected
+    # Earlier directions of incremental SVD are not made orthonormal again, but span the same.
+    assert (float(watched["angle_moved"]), float(watched["variance_moved"])) == pytest.approx(expected, rel=1e-9)
     assert 0 < expected[0] < 1
 
 
@@ -85,7 +86,8 @@ def test_a_merge_compares_with_what_came_before() -> None:
     watch = InBatches(Watched(rule, 1000), 50)
     found = watch.finish(watch.merge(fold(watch, x[:500]), fold(watch, x[500:])))
     first = fit(rule, x[:500], rows=50)
-    assert float(found["angle_moved"]) == moved(first["components"], found["components"], np.ones(3))[0]
+    expected = moved(first["components"], found["components"], np.ones(3))[0]
+    assert float(found["angle_moved"]) == pytest.approx(expected, rel=1e-9)
     alone = watch.finish(watch.merge(fold(watch, x), watch.init(30, float)))
     assert float(alone["angle_moved"]) == float(fit(watch, x)["angle_moved"])
 
@@ -97,4 +99,26 @@ def test_the_memory_that_is_stated(rule: Any) -> None:
     assert state.arrays["earlier_components"].shape == (3, 30)
     assert state.arrays["earlier_components"].dtype == np.float32
     assert state.nbytes <= watched.state_bytes(30, np.float32)
-    assert watched.work_bytes(50, 30, np.float32) >= rule.work_bytes(50, 30, np.float32) + state.nbytes - 360
+    # Incremental SVD copies its directions. Other rules finish a copy of their state.
+    finished = 0 if isinstance(rule, IncrementalSVD) else state.nbytes - 360
+    assert watched.work_bytes(50, 30, np.float32) >= rule.work_bytes(50, 30, np.float32) + finished
+
+
+@pytest.mark.parametrize("rule", [Oja(3), StreamingCovariance(3), IncrementalSVD(3, 4)])
+def test_components_so_far_leave_the_state_as_it_is(rule: Any) -> None:
+    state = fold(rule, planted(1000)[:500], rows=50)
+    before = {name: array.copy() for name, array in state.arrays.items()}
+    components = rule.components_of(state)
+    for name, array in before.items():
+        np.testing.assert_array_equal(state.arrays[name], array)
+    assert not any(np.shares_memory(components, array) for array in state.arrays.values())
+    expected = rule.finish(state)["components"]
+    np.testing.assert_allclose(np.abs((components * expected).sum(axis=1)), 1, rtol=1e-9)
+
+
+def test_few_samples_have_as_many_earlier_directions() -> None:
+    """Two centered samples have one direction, and the final components contain it."""
+    x = np.random.default_rng(3).normal(size=(4, 30))
+    watched = fit(Watched(IncrementalSVD(3, 4), 4), x, rows=2)
+    assert float(watched["angle_moved"]) < 1e-6
+    assert float(watched["variance_moved"]) > 0.1

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpca.rules.covariance.covariance_product import RayleighRitz
+from dpca.rules.covariance.measured import NextIterate
+from tests.helpers.traced import traced_peak
 from tests.rules.streams import fit, optimum
 
 
@@ -81,3 +83,18 @@ def test_with_a_bound_on_the_rest_what_is_missed_is_of_second_order():
 def test_wrong_numbers_of_components():
     with pytest.raises(ValueError, match="n_components"):
         RayleighRitz(np.eye(2, 5), np.zeros(5), n_components=3)
+
+
+@pytest.mark.parametrize("n", [12, 60])
+def test_finishing_holds_as_many_bases_as_planned(n: int) -> None:
+    """Also with fewer samples than directions, whose basis is completed."""
+    d, q = 60_000, 16
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, d)).astype(np.float32)
+    rows = np.linalg.qr(rng.normal(size=(d, q)))[0].T.astype(np.float32)
+    measured = RayleighRitz(rows, x.mean(axis=0, dtype=float), n_components=4)
+    for rule in (measured, NextIterate(measured)):
+        planned = rule.work_bytes(n, d, x.dtype) + rule.result_bytes(d, x.dtype)
+        peak, _ = traced_peak(lambda rule=rule: rule.update(rule.init(d, x.dtype), x), rule.finish, planned)
+        assert peak <= planned
+        assert peak <= 4 * 8 * q * d
