@@ -79,9 +79,15 @@ def test_workers_are_compared(cluster: Any, tmp_path: Path) -> None:
 
 def test_a_spread_basis_is_compared(cluster: Any, tmp_path: Path) -> None:
     path = spread_speed.stack(tmp_path, 40, 2**12, "uint8")
-    time, memory = spread_speed.compared_sides(path, 1, cluster, cluster)
+    time, memory = spread_speed.compared_sides(path, 1, cluster, cluster, batch=100, spare=60)
     assert (time.unit, memory.unit) == ("CPU s", "bytes")
     assert set(time.sides) == set(memory.sides) == {"one worker", "spread"}
+
+
+def test_no_two_samples_of_a_linked_stack_are_equal(tmp_path: Path) -> None:
+    x = zarr.open_array(spread_speed.stack(tmp_path, 437, 64, "float32"), mode="r")[:].reshape(437, 64)  # type: ignore[index]
+    assert len(np.unique(x, axis=0)) == 437
+    np.testing.assert_array_equal(x[200:210, :4], x[:10, :4])  # but slabs repeat
 
 
 def test_what_became_worse_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
