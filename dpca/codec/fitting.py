@@ -74,13 +74,14 @@ def _filtered(grid: CellGrid, samples: Array, mean: Array) -> Iterator[tuple[int
     in_row = math.prod(grid.grid_shape[1:])
     for row, start in enumerate(range(0, height, length)):
         low, high = max(0, start - reach), min(height, start + length + reach)
-        found: dict[int, list[Array]] = {}
+        found: dict[int, Array] = {}
         box = ((low, high), *((0, n) for n in mean.shape[1:]))
-        for _, part, values in slabs_of(grid, box).split(few[:, low:high], mean[low:high]):
+        for some, part, values in slabs_of(grid, box).split(few[:, low:high], mean[low:high]):
             if part.cell // in_row == row:
-                found.setdefault(part.cell, []).append(values.copy())
-        for cell, parts in found.items():
-            yield cell, np.concatenate(parts, axis=1)
+                if part.cell not in found:
+                    found[part.cell] = np.empty((len(values), len(few)), values.dtype)
+                found[part.cell][:, some] = values
+        yield from found.items()
 
 
 def _leading(values: Array, k: int, least: float) -> Array:
