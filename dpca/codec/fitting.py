@@ -40,7 +40,7 @@ def shared_components(grid: CellGrid, group: Array, mean: Array, samples: Array,
         total = squares.setdefault(int(group[part.cell]), np.zeros((len(values),) * 2, dtype))
         scaled = values if unit == 1 else values * dtype.type(unit)
         syrk(scaled, total, beta=1.0, rows=True)
-    rows = [_every_eigenpair(squares[g])[1][:k] for g in range(len(squares))]
+    rows = [_eigenpairs(squares[g], k)[1] for g in range(len(squares))]
     return Components(grid, _filtered_mean(grid, mean), group, rows)
 
 
@@ -99,7 +99,7 @@ def _leading(values: Array, k: int, least: float) -> Array:
         squares, rows = leading_eigh(square.astype(np.float64), count)
         count = min(most, 2 * count)
     if len(rows) < most and squares[-1] > enough:
-        squares, rows = _every_eigenpair(square)
+        squares, rows = _eigenpairs(square, most)
         most = min(most, max(1, int(np.count_nonzero(squares > enough))))
         squares, rows = squares[:most], rows[:most]
     if not by_samples:
@@ -112,10 +112,10 @@ def _leading(values: Array, k: int, least: float) -> Array:
     return found
 
 
-def _every_eigenpair(square: Array) -> tuple[Array, Array]:
-    """Return all eigenvalues of a matrix, descending and not negative, and the eigenvectors as rows, in its dtype.
+def _eigenpairs(square: Array, k: int) -> tuple[Array, Array]:
+    """Return at most k eigenvalues of a matrix, descending and not negative, and eigenvectors as rows, in its dtype.
 
-    Only the lower triangle is read; the matrix is overwritten. Single precision suffices for trials.
+    All are computed. Only the lower triangle is read; the matrix is overwritten. Single precision suffices for trials.
     """
     values = eigh(square)
-    return np.maximum(values[::-1], 0), np.ascontiguousarray(square[::-1])
+    return np.maximum(values[::-1][:k], 0), np.ascontiguousarray(square[::-1][:k])

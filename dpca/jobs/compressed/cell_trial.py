@@ -27,6 +27,7 @@ from dpca.parameters.cells import CHOICES, OF_CHOICES
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import groups_of
+from dpca.storage.remote.tasks import run_in_blocks
 from dpca.storage.stack import Stack
 from dpca.storage.transaction.markers import DoneMarkers
 
@@ -49,6 +50,8 @@ _WORTHLESS = 0.2
 # Cells are not encoded if their expected bytes exceed the fewest so far by this share: if they are expected from some
 # cells, or if the goal is one that cells with the same mean squared error meet differently.
 _MORE_IN_SOME, _MORE_AT_GOALS = 0.05, 0.25
+# Parts of the mean that are computed at the same time.
+_PARTS = 4
 # So many cells, of at least so many, are tried before all cells are, if they have their own components.
 _CELLS, _OF_CELLS = 16, 32
 # Components of whole samples are first fitted to every third value along each axis of space, if there are at least so
@@ -300,8 +303,13 @@ class CellTrial:
 
     @cached_property
     def _mean(self) -> Array:
-        found: Array = self._fitted.mean(axis=0, dtype=np.float64)
-        return found
+        def mean_of(some: slice) -> Array:
+            found: Array = self._fitted[:, some].mean(axis=0, dtype=np.float64)
+            return found
+
+        # Both threads wait for it.
+        height = self._fitted.shape[1]
+        return np.concatenate(run_in_blocks(mean_of, height, math.ceil(height / _PARTS)))
 
     @property
     def _unit(self) -> float:
