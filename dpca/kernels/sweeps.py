@@ -375,8 +375,7 @@ def measure_rows(
     for r in range(len(scores)):
         line, most = scores[r], kind(0)
         for i in range(n):
-            value = line[i] / step
-            values[i] = value
+            values[i] = value = line[i] / step
             codes[i] = np.trunc(value + np.copysign(kind(rounding), value))
         # A loop of its own, because vector instructions then compute it.
         square, gain = 0.0, 0.0
@@ -384,9 +383,8 @@ def measure_rows(
             value, code = np.float64(values[i]), np.float64(codes[i])
             square += value * value
             gain += code * (2 * value - code)
-        power[r], saved[r] = square, gain
-        for i in range(n):
             most = max(most, abs(codes[i]))
+        power[r], saved[r] = square, gain
         if not most > 0:
             continue
         reach = int(min(most, kind(counted)))
