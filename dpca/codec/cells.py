@@ -256,5 +256,7 @@ def _duals(rows: Array) -> Array:
     with suppress(np.linalg.LinAlgError):  # not positive definite
         pivots = np.linalg.cholesky(squares).diagonal(axis1=1, axis2=2)
         if (pivots > _DEPENDENT * pivots.max(axis=1, keepdims=True, initial=0)).all():
-            return np.linalg.inv(squares) @ rows  # the pseudoinverse takes several times longer
-    return np.linalg.pinv(squares, hermitian=True) @ rows
+            duals: Array = np.linalg.inv(squares) @ rows  # the pseudoinverse takes several times longer
+            return duals
+    duals = np.linalg.pinv(squares, hermitian=True) @ rows
+    return duals

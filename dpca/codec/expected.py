@@ -127,7 +127,8 @@ class Expectation:
             raise UnreachedError
         last = math.log2(end / guess)
         at, low, high = min(0.0, last), -math.inf, math.inf
-        before, slope = None, _SLOPE
+        before: tuple[float, float] | None = None
+        slope = _SLOPE
         while at >= -_MOST_DOUBLINGS:
             step = guess * 2.0**at
             margin = math.log(max(error, _TINY) / self.at(step).error)
