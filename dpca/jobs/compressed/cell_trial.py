@@ -176,8 +176,9 @@ class CellTrial:
         if (grid, shared) in self._begun:
             return
         if shared:
-            whole = self._beside.submit(self._trials, grid, self._fitted, self._measured, shared=True)
-            self._begun[grid, shared] = whole
+            begun: Future[Trials | None]
+            begun = self._beside.submit(self._trials, grid, self._fitted, self._measured, shared=True)
+            self._begun[grid, shared] = begun
         elif self._error_of_goal is not None:
             self._begun[grid, shared] = self._beside.submit(self._in_part, grid)
 
