@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,6 +25,8 @@ from dpca.partition.cells import CellGrid
 
 # Rows of scores that are quantized together: they stay in the cache of one core.
 _ROWS = 512
+# Rows with a smaller pivot, relative to the largest one, depend on others.
+_DEPENDENT = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,9 +137,8 @@ class CellCodec:
         """
         rows, found = self.components.rows, dict[int, Array]()
         for few in alike(one.shape for one in rows):
-            wide = stacked(rows, few).astype(np.float64)
-            duals = np.linalg.pinv(wide @ wide.swapaxes(1, 2), hermitian=True) @ wide
-            found.update(zip(few.tolist(), duals.astype(self.dtype), strict=True))
+            duals = _duals(stacked(rows, few).astype(np.float64)).astype(self.dtype)
+            found.update(zip(few.tolist(), duals, strict=True))
         return [found[g] for g in range(len(rows))]
 
     def encode(self, samples: Array, dtype: DTypeLike, zone: DeadZone = USUAL) -> Array:
@@ -246,3 +248,15 @@ class CellCodec:
             return np.arange(len(self.cell))
         parts = slabs_of(self.components.grid, box).parts
         return np.sort(np.concatenate([self.rows_of_cell[part.cell] for part in parts]))
+
+
+def _duals(rows: Array) -> Array:
+    """Return the dual bases (m, k, n_features) of rows, float64: their products with the transposed rows are 1."""
+    squares = rows @ rows.swapaxes(1, 2)
+    with suppress(np.linalg.LinAlgError):  # not positive definite
+        pivots = np.linalg.cholesky(squares).diagonal(axis1=1, axis2=2)
+        if (pivots > _DEPENDENT * pivots.max(axis=1, keepdims=True, initial=0)).all():
+            duals: Array = np.linalg.inv(squares) @ rows  # the pseudoinverse takes several times longer
+            return duals
+    duals = np.linalg.pinv(squares, hermitian=True) @ rows
+    return duals

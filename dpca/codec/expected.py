@@ -10,14 +10,19 @@ from typing import NamedTuple
 import numpy as np
 
 from dpca.codec.cells import Components
-from dpca.codec.goal import UnreachedError, search_step
+from dpca.codec.goal import UnreachedError
 from dpca.codec.quantized import rows_kept
 from dpca.kernels.algebra.types import Array
 
 # A share of the squares of samples that is less than this is a rounding error of the scores. The least error.
 _ROUNDED, _TINY = 1e-6, float(np.finfo(float).tiny)
-# Precision of a step, and by default the distance to the second step that is tried, in doublings.
-_NEAR, _SECOND = 1 / 16, 1 / 4
+# Relative tolerance of an error.
+_CLOSE = 0.01
+# By one doubling of the step, the logarithm of the error grows about so much. Where it hardly grows, a search moves by
+# the most doublings. It ends so many below the first step.
+_SLOPE, _FLAT, _FAR, _MOST_DOUBLINGS = 0.9, 0.2, 4.0, 40
+# A search ends if the steps next to a jump of the error differ by fewer doublings.
+_NEAR = 1 / 256
 
 
 class ExpectedCost(NamedTuple):
@@ -99,8 +104,19 @@ class Expectation:
         """Squared error of a sample with all components."""
         return float(self._beyond.sum()) / self.scores.shape[2]
 
-    def step_for(self, error: float, guess: float, end: float, first: float = _SECOND) -> float:
-        """Return a step with nearly this squared error of a sample; the other arguments are those of `search_step`.
+    def step_for(self, error: float, guess: float, end: float) -> float:
+        """Return a step with nearly this squared error of a sample.
+
+        The secant method: the logarithm of the error is nearly linear in that of the step. Steps between which the
+        error lies are kept, so that it ends.
+
+        Parameters
+        ----------
+        error : float
+        guess : float
+            The first step to try.
+        end : float
+            The coarsest step.
 
         Raises
         ------
@@ -109,8 +125,21 @@ class Expectation:
         """
         if self.least_error > error:
             raise UnreachedError
-
-        def margin(step: float) -> float:
-            return math.log(max(error, _TINY) / self.at(step).error)  # nearly linear in the doublings of a step
-
-        return search_step(margin, guess, coarse=True, first=first, near=_NEAR, end=end)
+        last = math.log2(end / guess)
+        at, low, high = min(0.0, last), -math.inf, math.inf
+        before: tuple[float, float] | None = None
+        slope = _SLOPE
+        while at >= -_MOST_DOUBLINGS:
+            step = guess * 2.0**at
+            margin = math.log(max(error, _TINY) / self.at(step).error)
+            if abs(margin) < _CLOSE or (margin > 0 and at == last) or high - low < _NEAR:
+                return step
+            low, high = (at, high) if margin > 0 else (low, at)
+            if before is not None:
+                slope = (before[1] - margin) / (at - before[0])
+            before = at, margin
+            far = slope < _FLAT or abs(margin) > _FAR * slope
+            at = min(at + (math.copysign(_FAR, margin) if far else margin / slope), last)
+            if not low < at < high:
+                at = (low + high) / 2
+        raise UnreachedError

@@ -40,7 +40,7 @@ def shared_components(grid: CellGrid, group: Array, mean: Array, samples: Array,
         total = squares.setdefault(int(group[part.cell]), np.zeros((len(values),) * 2, dtype))
         scaled = values if unit == 1 else values * dtype.type(unit)
         syrk(scaled, total, beta=1.0, rows=True)
-    rows = [_every_eigenpair(squares[g])[1][:k] for g in range(len(squares))]
+    rows = [_eigenpairs(squares[g], k)[1] for g in range(len(squares))]
     return Components(grid, _filtered_mean(grid, mean), group, rows)
 
 
@@ -74,13 +74,14 @@ def _filtered(grid: CellGrid, samples: Array, mean: Array) -> Iterator[tuple[int
     in_row = math.prod(grid.grid_shape[1:])
     for row, start in enumerate(range(0, height, length)):
         low, high = max(0, start - reach), min(height, start + length + reach)
-        found: dict[int, list[Array]] = {}
+        found: dict[int, Array] = {}
         box = ((low, high), *((0, n) for n in mean.shape[1:]))
-        for _, part, values in slabs_of(grid, box).split(few[:, low:high], mean[low:high]):
+        for some, part, values in slabs_of(grid, box).split(few[:, low:high], mean[low:high]):
             if part.cell // in_row == row:
-                found.setdefault(part.cell, []).append(values.copy())
-        for cell, parts in found.items():
-            yield cell, np.concatenate(parts, axis=1)
+                if part.cell not in found:
+                    found[part.cell] = np.empty((len(values), len(few)), values.dtype)
+                found[part.cell][:, some] = values
+        yield from found.items()
 
 
 def _leading(values: Array, k: int, least: float) -> Array:
@@ -98,7 +99,7 @@ def _leading(values: Array, k: int, least: float) -> Array:
         squares, rows = leading_eigh(square.astype(np.float64), count)
         count = min(most, 2 * count)
     if len(rows) < most and squares[-1] > enough:
-        squares, rows = _every_eigenpair(square)
+        squares, rows = _eigenpairs(square, most)
         most = min(most, max(1, int(np.count_nonzero(squares > enough))))
         squares, rows = squares[:most], rows[:most]
     if not by_samples:
@@ -111,10 +112,10 @@ def _leading(values: Array, k: int, least: float) -> Array:
     return found
 
 
-def _every_eigenpair(square: Array) -> tuple[Array, Array]:
-    """Return all eigenvalues of a matrix, descending and not negative, and the eigenvectors as rows, in its dtype.
+def _eigenpairs(square: Array, k: int) -> tuple[Array, Array]:
+    """Return at most k eigenvalues of a matrix, descending and not negative, and eigenvectors as rows, in its dtype.
 
-    Only the lower triangle is read; the matrix is overwritten. Single precision suffices for trials.
+    All are computed. Only the lower triangle is read; the matrix is overwritten. Single precision suffices for trials.
     """
     values = eigh(square)
-    return np.maximum(values[::-1], 0), np.ascontiguousarray(square[::-1])
+    return np.maximum(values[::-1][:k], 0), np.ascontiguousarray(square[::-1][:k])

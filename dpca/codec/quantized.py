@@ -151,7 +151,7 @@ class Quantized:
             rank = ranks[few[0]]
             codes = stacked(basis, few).astype(np.float64).reshape(len(few), rank, math.prod(lengths[few[0]]))
             exponents = self.exponent[firsts[few, None] + np.arange(rank)].astype(np.int64)
-            values = np.ldexp(codes, -exponents[..., None])
+            values = codes * np.ldexp(1.0, -exponents)[..., None]
             values = from_spectrum(values, lengths[few[0]]) if self.spectral and rank else values
             found.update(zip(few.tolist(), values.astype(dtype), strict=True))
         rows = [found[g] for g in range(len(ranks))]
@@ -247,7 +247,7 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     for few, spectra in components.spectra:
         most = min(spectra.shape[1], rank[few].max())
         for found, values in ((plain, stacked(rows, few)), (cosines, spectra)):
-            codes = np.rint(np.ldexp(values[:, :most].astype(np.float64), exponent[few, :most, None]))
+            codes = np.rint(values[:, :most] * np.ldexp(values.dtype.type(1), exponent[few, :most, None]))
             found.update((g, one[: rank[g]].ravel()) for g, one in zip(few.tolist(), codes, strict=True))
     basis, spectrum = (np.concatenate([found[g] for g in range(n_groups)]) for found in (plain, cosines))
     spectral = bool(length_in_bits(spectrum) < length_in_bits(basis))

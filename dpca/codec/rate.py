@@ -64,6 +64,6 @@ def least_worth_keeping(scores: Array, step: float) -> Array:
     """
     codes = np.abs(quantize(scores.astype(scores.dtype), step))
     n = max(1, scores.shape[1])
-    zeros, ones = ((codes == value).mean(axis=1) for value in (0, 1))
+    zeros, ones = (np.count_nonzero(codes == value, axis=1) / n for value in (0, 1))
     bits = np.log2(np.maximum(zeros, 1 / n)) - np.log2(np.maximum(ones / 2, 1 / (2 * n)))
     return np.clip((1 + PRICE * bits) / 2, 0, 1)

@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy.fft import dct
 
-from dpca.kernels.algebra.types import Array
+from dpca.kernels.algebra.types import Array, blocks
 
 #: Samples of a run.
 RUN = 16
 # Waves pay if they reduce the sum of magnitudes to this share. Samples in random order have a share of 1, photographs
 # sorted by person 0.98.
 _WORTHWHILE = 0.9
+# Values that are transformed together.
+_VALUES = 2**17
 
 
 def matrix() -> Array:
@@ -60,8 +62,12 @@ def placed(samples: Array, breaks: Sequence[int]) -> Array:
 
 
 def waves_pay(scores: Array) -> bool:
-    """Return whether scores (..., n) of whole runs of consecutive samples are worth storing as waves."""
-    return bool(np.abs(to_waves(scores)).sum(dtype=float) < _WORTHWHILE * np.abs(scores).sum(dtype=float))
+    """Return whether scores (n_cells, ..., n) of whole runs of consecutive samples are worth storing as waves."""
+    sums = np.zeros(2)
+    # Few cells at a time stay in the cache.
+    for few in blocks(len(scores), max(1, _VALUES * len(scores) // max(1, scores.size))):
+        sums += [np.abs(values).sum(dtype=float) for values in (to_waves(scores[few]), scores[few])]
+    return bool(sums[0] < _WORTHWHILE * sums[1])
 
 
 def stored(codes: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dpca.kernels.algebra.types import Array
-from dpca.kernels.compiled import compiled
+from dpca.kernels.compiled import compiled, reordered
 
 # Number of partial sums: the processor adds several at once, always in the same order.
 _LANES = 64
@@ -361,7 +361,7 @@ def scatter_runs(
                     line[i] = tile[i, s]
 
 
-@compiled
+@reordered
 def measure_rows(
     scores: Array, step: Any, rounding: Any, counted: int, spreads: Array, power: Array, saved: Array, bits: Array
 ) -> None:
@@ -371,16 +371,20 @@ def measure_rows(
     """
     kind = scores.dtype.type
     counts, n = np.zeros(2 * counted + 1, np.int64), scores.shape[1]
-    codes = np.empty(n, scores.dtype)
+    values, codes = np.empty(n, scores.dtype), np.empty(n, scores.dtype)
     for r in range(len(scores)):
         line, most = scores[r], kind(0)
         for i in range(n):
-            value = line[i] / step
-            code = np.trunc(value + np.copysign(kind(rounding), value))
-            codes[i] = code
-            most = max(most, abs(code))
-            power[r] += np.float64(value) * value
-            saved[r] += np.float64(code) * (2 * np.float64(value) - code)
+            values[i] = value = line[i] / step
+            codes[i] = np.trunc(value + np.copysign(kind(rounding), value))
+        # A loop of its own, because vector instructions then compute it.
+        square, gain = 0.0, 0.0
+        for i in range(n):
+            value, code = np.float64(values[i]), np.float64(codes[i])
+            square += value * value
+            gain += code * (2 * value - code)
+            most = max(most, abs(codes[i]))
+        power[r], saved[r] = square, gain
         if not most > 0:
             continue
         reach = int(min(most, kind(counted)))

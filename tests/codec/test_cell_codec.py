@@ -94,3 +94,16 @@ def test_samples_without_variance_keep_nothing() -> None:
     codec = codec_of(grid, False, 1.0, samples)
     assert codec.encode(samples, np.int16).shape == (0, 5)
     np.testing.assert_allclose(codec.decode(np.empty((0, 5), np.int16)), samples, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["independent", "zero", "repeated", "nearly repeated"])
+def test_dual_bases_of_dependent_rows_are_pseudoinverses(kind: str) -> None:
+    """Coarsely quantized components can be zero or equal."""
+    rng = np.random.default_rng(0)
+    rows = np.array([np.linalg.qr(rng.normal(size=(16, 3)))[0].T + rng.normal(0, 0.05, (3, 16)) for _ in range(4)])
+    if kind != "independent":
+        rows[2, 1] = {"zero": 0.0, "repeated": 1.0, "nearly repeated": 1 + 1e-9}[kind] * rows[2, 0]
+    components = Components(CellGrid((8, 8), (4, 4)), np.zeros((8, 8)), np.arange(4), list(rows))
+    found = CellCodec(components, 1.0, np.repeat(np.arange(4), 3), np.tile(np.arange(3), 4))._analysis
+    for one, expected in zip(found, rows, strict=True):
+        np.testing.assert_allclose(one, np.linalg.pinv(expected, rcond=1e-6).T, atol=1e-6)

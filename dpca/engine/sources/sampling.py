@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dpca.engine.sources.finite import check_finite
-from dpca.engine.sources.source import Source
+from dpca.engine.sources.source import BatchReader, Source
 from dpca.kernels.algebra.types import Array
 
 # Most bytes of one read around the chosen samples. In memory, copying this many bytes is as fast as indexing.
@@ -50,29 +50,41 @@ def read_samples(source: Source, chosen: Array) -> Iterator[Array]:
     DataError
         At a value that is not finite.
     """
-    read, region = source.reader(), tuple((0, length) for length in source.shape[1:])
+    read = source.reader()
+    for span in _spans(source, chosen):
+        yield _read_span(source, read, span, np.empty((len(span), *source.shape[1:]), source.dtype))
+
+
+def chosen_samples(source: Source, chosen: Array) -> Array:
+    """Return the chosen samples (ascending) as one array, as `read_samples`."""
+    found, filled, read = np.empty((len(chosen), *source.shape[1:]), source.dtype), 0, source.reader()
+    for span in _spans(source, chosen):
+        _read_span(source, read, span, found[filled : filled + len(span)])
+        filled += len(span)
+    return found
+
+
+def _spans(source: Source, chosen: Array) -> list[Array]:
+    """Divide chosen samples (ascending) into those that one read includes."""
     each = math.prod(source.shape[1:]) * source.dtype.itemsize
     rows = max(1, _SPAN_BYTES // each)
     # No span crosses the border of a chunk. Arrays in memory have no chunks.
     chunk = max(source.chunks[0], _COPIED_BYTES // each) if source.in_process else source.chunks[0]
     starts = np.arange(0, source.shape[0], chunk)[:, None] + np.arange(0, chunk, min(rows, chunk))
     spans = np.searchsorted(starts.ravel(), chosen, side="right")
-    for span in np.split(chosen, np.flatnonzero(np.diff(spans)) + 1):
-        first, last = int(span[0]), int(span[-1]) + 1
-        block = np.empty((last - first, *source.shape[1:]), source.dtype)
-        read((first, last), region, block)
-        if not source.with_gaps:
-            check_finite(block, first, source.name)
-        yield block if len(span) == len(block) else block[span - first]
+    return np.split(chosen, np.flatnonzero(np.diff(spans)) + 1)
 
 
-def chosen_samples(source: Source, chosen: Array) -> Array:
-    """Return the chosen samples (ascending) as one array, as `read_samples`."""
-    found, filled = np.empty((len(chosen), *source.shape[1:]), source.dtype), 0
-    for samples in read_samples(source, chosen):
-        found[filled : filled + len(samples)] = samples
-        filled += len(samples)
-    return found
+def _read_span(source: Source, read: BatchReader, span: Array, out: Array) -> Array:
+    """Read the samples of a span into ``out``, and return it."""
+    first, last = int(span[0]), int(span[-1]) + 1
+    block = out if last - first == len(span) else np.empty((last - first, *source.shape[1:]), source.dtype)
+    read((first, last), tuple((0, length) for length in source.shape[1:]), block)
+    if not source.with_gaps:
+        check_finite(block, first, source.name)
+    if block is not out:
+        np.take(block, span - first, axis=0, out=out)
+    return out
 
 
 def spread_runs(source: Source, most: int, run: int) -> Array:

@@ -106,7 +106,8 @@ def choose_cells(
     of them. The first ones are encoded until they meet the goal. The bytes of the others are estimated from their
     scores, with the same squared error. For components that are not shared the estimate is too low, so they are encoded
     once if it is the lowest. If some cells show that it is clearly not the lowest, the others are not fitted.
-    Components of whole samples are not fitted to all values if they clearly miss the goal in some of them. For n
+    Components of whole samples are not fitted to all values if they clearly miss the goal in some of them. Another
+    thread fits the second kind of shared cells, and these parts, while this one encodes the first kind. For n
     samples of d values, cells of c values and k components this takes O(n d (c + k)) time. Memory holds the samples, up
     to 128 MiB for a row of cells in floating point, and 2^23 values of components. If the stack has no more samples,
     all are fitted, and some are measured.
@@ -115,8 +116,8 @@ def choose_cells(
     with (
         ThreadPoolExecutor(1) as beside,
         closing(run.progress("choose cells", len(first) + 1, "kinds of cells")) as stage,
+        closing(CellTrial(stack, goal, kept, beside)) as trial,
     ):
-        trial = CellTrial(stack, goal, kept, beside)
         if isinstance(stack, TiledStack):
             # A cell at the same place of every tile shows something else in each, so its own components would be
             # useless.
@@ -125,6 +126,8 @@ def choose_cells(
         first = [first[0], *(cells for cells in first[1:] if fits(cells | trial.most_components(cells)))]
         if first[0]["overlap"] and first[1:] and not trial.is_kept(first[0]):
             trial.begin({**first[0], "overlap": 0})  # most photographs need it
+            for parameters in first[1:]:
+                trial.begin(parameters)
         tried: list[tuple[dict[str, Any], float, int]] = []
 
         def attempt(parameters: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from dpca.parameters.cells import CHOICES, OF_CHOICES
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import groups_of
+from dpca.storage.remote.tasks import run_in_blocks
 from dpca.storage.stack import Stack
 from dpca.storage.transaction.markers import DoneMarkers
 
@@ -49,6 +50,8 @@ _WORTHLESS = 0.2
 # Cells are not encoded if their expected bytes exceed the fewest so far by this share: if they are expected from some
 # cells, or if the goal is one that cells with the same mean squared error meet differently.
 _MORE_IN_SOME, _MORE_AT_GOALS = 0.05, 0.25
+# Parts of the mean that are computed at the same time.
+_PARTS = 4
 # So many cells, of at least so many, are tried before all cells are, if they have their own components.
 _CELLS, _OF_CELLS = 16, 32
 # Components of whole samples are first fitted to every third value along each axis of space, if there are at least so
@@ -102,7 +105,7 @@ class CellTrial:
     def __init__(self, stack: Stack, goal: Goal, kept: DoneMarkers | None, beside: ThreadPoolExecutor) -> None:
         self._stack, self._goal, self._kept, self._beside = stack, goal, kept, beside
         self._reference: _Reference | None = None
-        self._begun: Future[Trials] | None = None
+        self._begun: dict[tuple[CellGrid, bool], Future[Trials | None]] = {}
         self._least = math.inf
         n = stack.n_samples
         most_bytes = _READ_TILES * stack.nbytes // n if isinstance(stack, TiledStack) else _READ_BYTES
@@ -168,9 +171,21 @@ class CellTrial:
         return size, rank
 
     def begin(self, parameters: Mapping[str, Any]) -> None:
-        """Begin to fit the second kind of shared cells, in another thread."""
-        grid = self._grid(parameters)
-        self._begun = self._beside.submit(self._trials, grid, self._fitted, self._measured, shared=True)
+        """Begin to fit cells in another thread: shared ones, or a part of others if the goal states an error."""
+        grid, shared = self._grid(parameters), parameters["shared"]
+        if (grid, shared) in self._begun:
+            return
+        if shared:
+            begun: Future[Trials | None]
+            begun = self._beside.submit(self._trials, grid, self._fitted, self._measured, shared=True)
+            self._begun[grid, shared] = begun
+        elif self._error_of_goal is not None:
+            self._begun[grid, shared] = self._beside.submit(self._in_part, grid)
+
+    def close(self) -> None:
+        """Cancel what has not begun."""
+        for begun in self._begun.values():
+            begun.cancel()
 
     def _grid(self, parameters: Mapping[str, Any]) -> CellGrid:
         shape, cell, overlap = self._measured.shape[1:], parameters["cell_shape"], parameters["overlap"]
@@ -186,22 +201,22 @@ class CellTrial:
         """
         goal, reference = self._goal, self._reference
         bounded = goal.has_residual
+        begun = self._begun.pop((grid, shared), None)
         if reference is not None and not (shared or bounded):
-            if grid.n_parts == 1:
-                self._check_in_some_values(reference, grid)
-            elif size := self._in_some_cells(reference, grid):
+            part = self._in_part(grid) if begun is None else begun.result()
+            if part is not None and (size := self._expected_in_part(reference, grid, part)):
                 return size, 0
-        if shared and reference is not None and self._begun is not None:
-            trials = self._begun.result()
-        else:
-            trials = self._trials(grid, self._fitted, self._measured, shared=shared)
+        whole = begun.result() if begun is not None and shared else None
+        trials = whole or self._trials(grid, self._fitted, self._measured, shared=shared)
         if reference is None:
             found = trials.reach(goal, rough=True)
             size, expected = trials.stored_bytes(found), None if bounded else trials.expectation.at(found.step)
             errors, bits = ([], []) if expected is None else (expected.errors.tolist(), expected.bits.tolist())
             self._reference = _Reference(size, trials.fixed_bytes(found), found.step, errors, bits)
-            if self._begun is not None and not bounded:
-                self._begun = self._beside.submit(_expecting, self._begun, self._reference)
+            if not bounded:
+                for cells, fitting in self._begun.items():
+                    if cells[1]:
+                        self._begun[cells] = self._beside.submit(_expecting, fitting, self._reference)
         elif bounded:
             size, found = min(trials.residual_encodings(goal), key=lambda one: one[0])
         else:
@@ -222,40 +237,44 @@ class CellTrial:
         facts = stated_facts(self._stack, grid, self._goal)
         return Trials(as_source(measured), components, facts, n_samples=self._stack.n_samples)
 
-    def _check_in_some_values(self, reference: _Reference, grid: CellGrid) -> None:
-        """Reject components of whole samples if they cannot have the expected error in some of the values.
+    def _in_part(self, grid: CellGrid) -> Trials | None:
+        """Return trials of own components in some values of whole samples, or of some cells; None if all are tried."""
+        if grid.n_parts == 1:
+            some = (slice(None), *[slice(None, None, _THINNED)] * grid.n_spatial)
+            fitted, measured = (np.ascontiguousarray(samples[some]) for samples in (self._fitted, self._measured))
+            if fitted[0].size < _VALUES_A_SAMPLE * len(fitted):
+                return None
+            part = CellGrid(fitted.shape[1:], fitted.shape[1 : 1 + grid.n_spatial])
+        elif tried := _some_cells(grid):
+            boxes = [tuple(slice(*ends) for ends in grid.box(cell)) for cell in tried]
+            # The cells are stacked along the first axis.
+            fitted, measured = (
+                np.concatenate([samples[:, *box] for box in boxes], axis=1)
+                for samples in (self._fitted, self._measured)
+            )
+            part = CellGrid(fitted.shape[1:], grid.cell_shape)
+        else:
+            return None
+        return self._trials(part, fitted, measured, shared=False)
 
-        The components that are best in some values have the least error there. In all values it is expected to be at
-        least as large.
+    def _expected_in_part(self, reference: _Reference, grid: CellGrid, part: Trials) -> float:
+        """Return the bytes of own components as expected from a part of them, 0 if they may be the fewest.
 
         Raises
         ------
         UnreachedError
+            If components of whole samples cannot have the expected error in some of the values. The components that are
+            best there have the least error. In all values it is expected to be at least as large.
         """
-        some = (slice(None), *[slice(None, None, _THINNED)] * grid.n_spatial)
-        fitted, measured = (np.ascontiguousarray(samples[some]) for samples in (self._fitted, self._measured))
-        if fitted[0].size < _VALUES_A_SAMPLE * len(fitted):
-            return
-        thinned = CellGrid(fitted.shape[1:], fitted.shape[1 : 1 + grid.n_spatial])
-        least = self._trials(thinned, fitted, measured, shared=False).expectation.least_error
-        if least > _TOO_LARGE * sum(reference.errors) * fitted[0].size / self._fitted[0].size:
-            raise UnreachedError
-
-    def _in_some_cells(self, reference: _Reference, grid: CellGrid) -> float:
-        """Return the bytes of own components as expected from some cells, 0 if they may be the fewest."""
-        if len(reference.bits) != grid.n_parts or isinstance(grid, LappedGrid):
+        if grid.n_parts == 1:
+            n_values = math.prod(part.source.shape[1:])
+            allowed = _TOO_LARGE * sum(reference.errors) * n_values / self._fitted[0].size
+            if part.expectation.least_error > allowed:
+                raise UnreachedError
             return 0.0
-        whole = [i for i in range(grid.n_parts) if math.prod(b - a for a, b in grid.box(i)) == grid.max_features]
-        if len(whole) < _OF_CELLS:
+        if len(reference.bits) != grid.n_parts:
             return 0.0
-        tried = [whole[i] for i in np.linspace(0, len(whole) - 1, _CELLS + 2).round().astype(int)[1:-1]]
-        boxes = [tuple(slice(*ends) for ends in grid.box(cell)) for cell in tried]
-        # The cells are stacked along the first axis.
-        fitted, measured = (
-            np.concatenate([samples[:, *box] for box in boxes], axis=1) for samples in (self._fitted, self._measured)
-        )
-        some = CellGrid(fitted.shape[1:], grid.cell_shape)
-        size = reference.encoded(self._trials(some, fitted, measured, shared=False), tried)[0]
+        size = reference.encoded(part, _some_cells(grid))[0]
         return size if size > (1 + max(_MORE_IN_SOME, self._margin)) * self._least else 0.0
 
     def _components(self, grid: CellGrid, fitted: Array, *, shared: bool) -> Components:
@@ -267,13 +286,31 @@ class CellTrial:
             group = groups_of(grid, shared=True)[1]
             return shared_components(grid, group, self._mean, some, k, self._unit)
         mean = self._mean if fitted is self._fitted else fitted.mean(axis=0, dtype=np.float64)
-        least = 0.0 if self._reference is None else _WORTHLESS * self._reference.step * self._unit
-        return own_components(grid, mean, fitted, self._own, self._unit, least)
+        return own_components(grid, mean, fitted, self._own, self._unit, _WORTHLESS * self._least_step * self._unit)
+
+    @property
+    def _least_step(self) -> float:
+        """A lower limit of the steps. If the goal states no mean squared error, it is that of the first cells."""
+        if (error := self._error_of_goal) is None:
+            return 0.0 if self._reference is None else self._reference.step
+        low, high = stated_range(self._stack)
+        return math.sqrt(12 * error) * (high - low)  # the error of rounding alone
+
+    @property
+    def _error_of_goal(self) -> float | None:
+        """The mean squared error that the goal allows, in units of the squared width; None if it states none."""
+        goal = self._goal
+        return goal.allowed if goal.measure == "mse" and goal.is_of_samples else None
 
     @cached_property
     def _mean(self) -> Array:
-        found: Array = self._fitted.mean(axis=0, dtype=np.float64)
-        return found
+        def mean_of(some: slice) -> Array:
+            found: Array = self._fitted[:, some].mean(axis=0, dtype=np.float64)
+            return found
+
+        # Both threads wait for it.
+        height = self._fitted.shape[1]
+        return np.concatenate(run_in_blocks(mean_of, height, math.ceil(height / _PARTS)))
 
     @property
     def _unit(self) -> float:
@@ -284,11 +321,19 @@ class CellTrial:
         return math.ldexp(1.0, min(-math.frexp(high - low)[1], np.finfo(self._fitted.dtype).maxexp - 8))
 
 
-def _expecting(begun: Future[Trials], reference: _Reference) -> Trials:
+def _expecting(begun: Future[Trials | None], reference: _Reference) -> Trials | None:
     """Return trials that have estimated the bytes with the expected error, so that asking for them takes no time."""
-    trials = begun.result()
-    reference.encoded(trials)
+    if (trials := begun.result()) is not None:
+        reference.encoded(trials)
     return trials
+
+
+def _some_cells(grid: CellGrid) -> list[int]:
+    """Return the cells to try before all cells are, none if all are tried at once."""
+    whole = [i for i in range(grid.n_parts) if math.prod(b - a for a, b in grid.box(i)) == grid.max_features]
+    if len(whole) < _OF_CELLS or isinstance(grid, LappedGrid):
+        return []
+    return [whole[i] for i in np.linspace(0, len(whole) - 1, _CELLS + 2).round().astype(int)[1:-1]]
 
 
 def _name_of(parameters: Mapping[str, Any]) -> str:

@@ -203,16 +203,14 @@ class Trials:
         UnreachedError
             If no step has so small an error.
         """
-        first = 1.0 if guess is None else 4 * _ROUGH
-        step = self.expected_step(mse, guess or 4 * self._width * math.sqrt(mse), first)
+        step = self.expected_step(mse, guess or 8 * self._width * math.sqrt(mse))
         # The expected error lacks that of rounded values, which depends little on the step.
         lacking = max(self.mse(self.at(step)), _TINY) * self._size / self.expectation.at(step).error
-        return self.expected_step(mse / lacking, step, _ROUGH)
+        return self.expected_step(mse / lacking, step)
 
-    def expected_step(self, mse: float, guess: float, first: float = 4 * _ROUGH) -> float:
+    def expected_step(self, mse: float, guess: float) -> float:
         """Return a step with this expected error; see `step_for`."""
-        end = 4 * longest_score(self.facts, self.waves)
-        return self.expectation.step_for(mse * self._size, guess, end, first)
+        return self.expectation.step_for(mse * self._size, guess, 4 * longest_score(self.facts, self.waves))
 
     @property
     def _size(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,50 @@ def test_the_same_stack_gets_the_same_cells_with_any_number_of_threads(tmp_path:
         with dask.config.set(num_workers=threads):
             found.append(choose_cells(stack, LIKE, Goal.of(ssim=0.9)))
     assert found[0] == found[1]
+
+
+def test_cells_that_another_thread_begins_take_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = 300 * gaussian_filter(np.random.default_rng(0).normal(size=(48, 75, 75)), (0, 1, 1))
+    stack = stack_of(tmp_path, np.clip(128 + values, 0, 255).astype(np.uint8))
+    begun: list[tuple[bool, bool]] = []
+    in_part = CellTrial._in_part
+
+    def counted(trial: Any, grid: Any) -> Any:
+        part = in_part(trial, grid)
+        begun.append((grid.n_parts == 1, part is not None))
+        return part
+
+    monkeypatch.setattr(CellTrial, "_in_part", counted)
+    found = choose_cells(stack, LIKE, Goal.of(psnr=36.0))
+    assert begun == [(True, True), (False, True)]  # each once
+    monkeypatch.setattr(CellTrial, "begin", lambda *given: None)
+    assert choose_cells(stack, LIKE, Goal.of(psnr=36.0)) == found
+
+
+def test_cells_that_wait_are_not_fitted_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack, fitted, both = stack_of(tmp_path, images("shared")), [0], threading.Barrier(2, timeout=60)
+    of_trials = CellTrial._trials
+
+    def fails(trial: Any, *given: Any, shared: bool) -> Any:
+        fitted[0] += 1
+        if shared:
+            both.wait()  # the other thread holds the second kind until the first one has failed
+            if threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+            ended.wait(60)
+        return of_trials(trial, *given, shared=shared)
+
+    ended, close = threading.Event(), CellTrial.close
+
+    def closes(trial: Any) -> None:
+        close(trial)
+        ended.set()
+
+    monkeypatch.setattr(CellTrial, "_trials", fails)
+    monkeypatch.setattr(CellTrial, "close", closes)
+    with pytest.raises(KeyboardInterrupt):
+        choose_cells(stack, LIKE, Goal.of(psnr=32.0))
+    assert fitted == [2]
 
 
 class Stops:
