@@ -60,9 +60,7 @@ def _open_checked(where: str) -> zarr.Array[Any] | zarr.Group:
 
 
 def _open_for_writing(where: str) -> zarr.Array[Any]:
-    if is_url(where):
-        return zarr.open_array(written_store(where), mode="r+", zarr_format=3)
-    return zarr.open_array(where, mode="r+")
+    return zarr.open_array(written_store(where) if is_url(where) else where, mode="r+", zarr_format=3)
 
 
 def _opened(where: str, opener: Callable[[str], Node], nothing: type[DataError | StoreError]) -> Node:
@@ -153,7 +151,7 @@ def open_array(path: str | os.PathLike[str], mode: Literal["r", "r+"] = "r") -> 
     path : path-like or URL
         Path of the array itself, ``store/group/array`` for an array inside a group.
     mode : {"r", "r+"}
-        Read-only, or read and write.
+        Read-only, or read and write (version 3).
 
     Raises
     ------

@@ -186,18 +186,19 @@ def _write_packed(file: BinaryIO, array: zarr.Array[Any], values: Array | ShardR
 def _write_jpegs(file: BinaryIO, array: zarr.Array[Any], values: Array | ShardRows) -> None:
     """Write the chunks of a shard, one for each sample, and its index."""
     _, places = _chunks_of(array, values.shape)
-    rows, waiting, end = places.reshape(-1, 2), bytearray(), 0
-    for i in range(values.shape[0]):
+    n, waiting = values.shape[0], 0
+    lengths, pieces = np.empty(n, np.int64), []
+    for i in range(n):
         content = exact_chunk(values[i]) if isinstance(values, np.ndarray) else values.encoded(i)
-        rows[i] = end, len(content) + CRC_BYTES
-        end += len(content) + CRC_BYTES
+        pieces += content, google_crc32c.value(content).to_bytes(CRC_BYTES, "little")
+        lengths[i] = length = len(content) + CRC_BYTES
+        waiting += length
         # Small files are written together, in a third of the time.
-        waiting += content
-        waiting += google_crc32c.value(content).to_bytes(CRC_BYTES, "little")
-        if len(waiting) >= _PIECE_BYTES:
-            _write_all(file, memoryview(waiting))
-            waiting = bytearray()
-    _write_all(file, memoryview(waiting))
+        if waiting >= _PIECE_BYTES or i == n - 1:
+            _write_all(file, memoryview(b"".join(pieces)))
+            waiting, pieces = 0, []
+    stored = places.reshape(-1, 2)[:n]
+    stored[:, 0], stored[:, 1] = np.cumsum(lengths) - lengths, lengths
     _write_checksum(file, _write(file, places.data.cast("B")))
 
 

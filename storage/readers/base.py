@@ -360,8 +360,7 @@ def digest(parts: Iterable[str | bytes | int | float | None]) -> str:
     state = hashlib.blake2b(digest_size=16)
     for part in parts:
         value = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogateescape")
-        state.update(len(value).to_bytes(8, "little"))
-        state.update(value)
+        state.update(len(value).to_bytes(8, "little") + value)
     return state.hexdigest()
 
 
