@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cached_property, partial
 from typing import IO
 
-from dpca.storage.disk import begin_of, open_file
+from dpca.storage.disk import begin_of, open_file, read_at
 from dpca.storage.pictures import HEAD
 from dpca.storage.readers.base import (
     MAX_ENCODED,
@@ -27,6 +27,7 @@ from dpca.storage.readers.base import (
     digest,
     digest_file,
     judge_member,
+    listed,
     read_extent,
     read_members,
     source_errors,
@@ -82,10 +83,9 @@ class TarReader(Reader):
 
     def fingerprint(self) -> str:
         """Hash of size and ends of the file, and for a plain archive of the names and sizes of its members."""
-        parts: list[str | int] = [digest_file(self._path)]
+        parts = [digest_file(self._path)]
         if self.random_access:
-            parts += self._members.names
-            parts += [size for _, size in self._members.places]
+            parts += listed(self._members.names), listed(size for _, size in self._members.places)
         return digest(parts)
 
     def part(self, indices: Sequence[int]) -> Callable[[], list[Payload]]:
@@ -124,13 +124,13 @@ class TarReader(Reader):
             with self._reading():
                 archive = tarfile.TarFile(fileobj=tape)  # type: ignore[arg-type]
                 while True:
-                    tape.most = _MOST_HEADER
                     member = _short_member(archive, tape) if self.random_access else None
-                    member = archive.next() if member is None else member
-                    tape.most = MAX_ENCODED
                     if member is None:
-                        break
-                    archive.members.clear()  # type: ignore[attr-defined]  # otherwise it keeps all headers in memory
+                        tape.most = _MOST_HEADER
+                        if (member := archive.next()) is None:
+                            break
+                        tape.most = MAX_ENCODED
+                        archive.members.clear()  # type: ignore[attr-defined]  # otherwise it keeps all headers in memory
                     verdict = Verdict.HIDDEN if member.isdir() else _judge(member, tape)
                     if verdict is not Verdict.HIDDEN:
                         yield member, verdict, tape
@@ -165,6 +165,10 @@ class _Tape:
         self.head = b""  # first bytes of the current member, if they were read
         self.seek, self.tell = file.seek, file.tell
 
+    def block(self, offset: int) -> bytes:
+        self.last = read_at(self._file, _BLOCK, offset)
+        return self.last
+
     def read(self, size: int) -> bytes:
         if not 0 <= size <= self.most + _BLOCK:
             raise tarfile.ReadError(f"a header claims {size:,} bytes")
@@ -180,8 +184,7 @@ def _short_member(archive: tarfile.TarFile, tape: _Tape) -> tarfile.TarInfo | No
     offset: int = archive.offset
     if archive.firstmember is not None or archive.pax_headers:  # type: ignore[attr-defined]
         return None
-    tape.seek(offset)
-    header = tape.read(_BLOCK)
+    header = tape.block(offset)
     # Of POSIX or GNU, without the first part of a long name, and with a size in octal digits.
     if (
         header[156:157] != tarfile.REGTYPE
@@ -208,7 +211,7 @@ def _sum_of(header: bytes) -> int:
 
     Adler-32 has the sum modulo 65,521 in its low half, plus 1. That of 256 bytes is smaller.
     """
-    return sum((zlib.adler32(half) & 0xFFFF) - 1 for half in (header[: _BLOCK // 2], header[_BLOCK // 2 :]))
+    return (zlib.adler32(header[:256]) & 0xFFFF) + (zlib.adler32(header[256:]) & 0xFFFF) - 2
 
 
 def _judge(member: tarfile.TarInfo, tape: _Tape) -> Verdict | str:
