@@ -274,9 +274,10 @@ def judge_member(name: str, size: int, nature: str, head: Callable[[], bytes]) -
     """
     # Most names are ordinary, which takes a fifth of the time to find out.
     odd = name[:1] in "/\\." or name[1:2] == ":" or "/." in name or "\\" in name or "__MACOSX" in name
-    parts = re.split(r"[/\\]", name) if odd else [name]
-    if parts[0] == "" or ".." in parts or (odd and re.match(r"[A-Za-z]:", name)):
-        return "has a path that leads out of the archive"
+    if odd:
+        parts = re.split(r"[/\\]", name)
+        if parts[0] == "" or ".." in parts or re.match(r"[A-Za-z]:", name):
+            return "has a path that leads out of the archive"
     if nature == "device":
         return "is a device or pipe, not a file"
     if odd and is_hidden(name):

@@ -42,9 +42,9 @@ def lengthened(stack: Stack, target: Path, times: int) -> Stack:
     """Return a stack with the complete shards of another one, several times, without a copy of them."""
     samples = stack.samples
     assert samples.shards is not None
-    n_shards = len(samples) // samples.shards[0]
+    n_shards = stack.n_samples // samples.shards[0]
     shape = (n_shards * times * samples.shards[0], *stack.sample_shape)
-    facts: dict[str, Any] = {"axes": list(stack.axes), "data_range": list(stack.data_range or ())}
+    facts: dict[str, Any] = {"axes": stack.axes, "data_range": stack.data_range, "source": {"kind": "links"}}
     root = create_root(target, kind=STACK_KIND, fingerprint="links", version=STACK_VERSION, **facts)
     layout = Layout(samples.chunks, samples.shards)
     array = create_array(root, "samples", shape, stack.dtype, layout, stack.axes, codec="jpeg")
@@ -66,7 +66,7 @@ def lines(folder: Path, gigabytes: float, side: int, rounds: int) -> Iterator[Li
     sizes, clock = np.array(list(map(len, payloads))), Clock()
     keep = partial(ingest, source, folder / "files.zarr", reading=ReadOptions(keep_jpegs=True))
     files = clock("ingest", keep)
-    in_shards = len(files.samples) // files.samples.shards[0] * files.samples.shards[0]
+    in_shards = files.n_samples // files.samples.shards[0] * files.samples.shards[0]
     once = int(np.resize(sizes, in_shards).sum())
     stack = lengthened(files, folder / "links.zarr", max(1, round(gigabytes * 1e9 / once)))
     step = _SHARDS_OF_A_TASK * files.samples.shards[0]
