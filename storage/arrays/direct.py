@@ -155,7 +155,7 @@ _ShardPart: TypeAlias = tuple[tuple[int, ...], int, tuple[slice, ...], tuple[sli
 def _parts(taken: range, shard: int, shard_edge: int, edge: int) -> list[_ShardPart]:
     """Return the chunks of a shard that overlap a box along an axis."""
     inside = range(max(taken.start, shard * shard_edge), min(taken.stop, (shard + 1) * shard_edge))
-    found = []
+    found: list[_ShardPart] = []
     for i in _touched(inside, edge):
         start, stop = max(inside.start, i * edge), min(inside.stop, (i + 1) * edge)
         to, of = slice(start - taken.start, stop - taken.start), slice(start - i * edge, stop - i * edge)

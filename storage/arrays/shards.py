@@ -191,7 +191,8 @@ def _write_jpegs(file: BinaryIO, array: zarr.Array[Any], values: Array | ShardRo
     """Write the chunks of a shard, one for each sample, and its index."""
     _, places = _chunks_of(array, values.shape)
     n, waiting = values.shape[0], 0
-    lengths, pieces = np.empty(n, np.int64), []
+    lengths = np.empty(n, np.int64)
+    pieces: list[bytes] = []
     if not isinstance(file, io.BytesIO):
         expected = values.nbytes if isinstance(values, np.ndarray) else values.encoded_bytes
         reserve(file.fileno(), expected + n * CRC_BYTES + index_bytes(places.size // 2))
