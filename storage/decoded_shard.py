@@ -17,7 +17,7 @@ from dpca.storage.arrays.kept_jpegs import kept_sample
 from dpca.storage.arrays.reading import open_array
 from dpca.storage.arrays.shards import ShardRows
 from dpca.storage.errors import DataError, one_line
-from dpca.storage.images import decode
+from dpca.storage.images import DecodeOptions, decode
 from dpca.storage.readers import Block, Payload
 from dpca.storage.survey import SampleForm, payload_or_refusal
 
@@ -117,7 +117,9 @@ class DecodedImages(ShardRows):
         self.rejected: list[tuple[int, str]] = []
         self.low: float | None = None
         self.high: float | None = None
+        self.encoded_bytes = sum(len(payload) for payload in payloads if isinstance(payload, bytes))
         self._payloads, self._form, self._stop = payloads, form, stop
+        self._keep = partial(kept_sample, rules=form.rules or DecodeOptions())
         self._pixels = np.empty((self.step, *form.sample_shape), form.dtype)
 
     def read(self, first: int, stop: int) -> NDArray[Any]:
@@ -133,8 +135,7 @@ class DecodedImages(ShardRows):
 
     def encoded(self, row: int) -> bytes:
         """Return the file of an image, or its pixels if it is not kept; after the first rejection, find all others."""
-        assert self._form.rules is not None
-        return self._convert(row, partial(kept_sample, rules=self._form.rules))
+        return self._convert(row, self._keep)
 
     def _convert(self, i: int, convert: Callable[[bytes], T]) -> T:
         try:

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import IO
 
@@ -255,6 +256,8 @@ def open_file(path: str | os.PathLike[str]) -> IO[bytes]:
 
 def read_at(file: IO[bytes], size: int, offset: int) -> bytes:
     """Return ``size`` bytes of an open file from an offset; fewer at its end."""
+    if isinstance(file, FileIO):
+        return os.pread(file.fileno(), size, offset)
     file.seek(offset)
     return file.read(size)
 

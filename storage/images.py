@@ -29,7 +29,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 from PIL.ImageFile import ImageFile
@@ -37,6 +36,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
 from dpca.storage.errors import DataError
+from dpca.storage.jpegs import JPEG, decode_jpeg, upright_shape
 from dpca.storage.pictures import cut_depth, picture_of, plugin_of
 from dpca.storage.region import FilledRegion
 
@@ -46,10 +46,6 @@ Color = Literal["auto", "rgb", "gray"]
 MAX_PIXELS = 2**28 // 3
 
 _ORIENTATION = 0x0112
-# Markers of segments of JPEGs: of metadata, and of the first scan, which follows the header.
-_APP1, _SCAN = 0xE1, 0xDA
-#: The first bytes of a JPEG.
-JPEG = b"\xff\xd8\xff"
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -167,7 +163,7 @@ def shape_of_jpeg(payload: bytes, rules: DecodeOptions) -> tuple[int, ...] | Non
     """
     if not payload.startswith(JPEG):
         return None
-    shape = None if _may_be_turned(payload) else header_of_jpeg(payload)
+    shape = upright_shape(payload)
     if shape is not None:
         _check_size(shape[0], shape[1], rules)
         return shape
@@ -176,30 +172,6 @@ def shape_of_jpeg(payload: bytes, rules: DecodeOptions) -> tuple[int, ...] | Non
     if not isinstance(image, JpegImageFile) or image.mode not in ("L", "RGB") or _orientation(image) in _UPRIGHT:
         return None
     return (*image.size[::-1], 3)[: 2 if image.mode == "L" else 3]
-
-
-def header_of_jpeg(payload: bytes) -> tuple[int, ...] | None:
-    """Return the shape of the pixels of a gray or RGB JPEG as libjpeg-turbo decodes it; None for other colors."""
-    try:
-        height, width, color, _ = simplejpeg.decode_jpeg_header(payload)
-    except Exception:  # an error or a warning of libjpeg
-        return None
-    if color not in ("Gray", "YCbCr", "RGB"):
-        return None
-    return (height, width) if color == "Gray" else (height, width, 3)
-
-
-def _may_be_turned(payload: bytes) -> bool:
-    """Return whether the header of a JPEG has an APP1 segment, with Exif or XMP, or is no sequence of segments."""
-    at = 2
-    while at + 4 <= len(payload) and payload[at] == 0xFF:
-        marker = payload[at + 1]
-        if marker == _SCAN:
-            return False
-        if marker == _APP1 or not (0xC0 <= marker < 0xD0 or 0xDA < marker < 0xFF):
-            return True
-        at += 2 + int.from_bytes(payload[at + 2 : at + 4])
-    return True
 
 
 def _opened(payload: bytes) -> ImageFile:
@@ -245,21 +217,6 @@ def _check_size(height: int, width: int, rules: DecodeOptions) -> None:
         # The orientation is applied later, so height and width may still be swapped.
         if wanted not in ((height, width), (width, height)):
             raise DataError(_other_size((height, width), rules))
-
-
-def decode_jpeg(payload: bytes, shape: tuple[int, ...], out: NDArray[Any] | None = None) -> NDArray[Any] | None:
-    """Decode a JPEG of this size by libjpeg-turbo, identical to Pillow; None if it is not intact.
-
-    A gray JPEG in color is repeated over the channels. The pixels are ``out`` if it is given and has their shape and
-    type.
-    """
-    fits = out is not None and out.shape == shape and out.dtype == np.uint8
-    colorspace = "GRAY" if len(shape) == 2 else "RGB"
-    try:
-        pixels: NDArray[Any] = simplejpeg.decode_jpeg(payload, colorspace, buffer=out if fits else None)
-    except Exception:  # an error or a warning of libjpeg
-        return None
-    return out if fits else pixels.reshape(shape)
 
 
 def _pixels(image: ImageFile, background: int) -> NDArray[Any]:

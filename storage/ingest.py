@@ -108,7 +108,8 @@ def ingest(
         )
     settings: list[Any] = [cells, rules.color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
     settings += [name for name in ("gaps", "infinite", "keep_jpegs") if getattr(reading, name)]
-    fingerprint = fingerprint_of(STACK_KIND, STACK_VERSION, reader.fingerprint(), settings)
+    source_hash = reader.fingerprint()  # of all names and sizes
+    fingerprint = fingerprint_of(STACK_KIND, STACK_VERSION, source_hash, settings)
 
     def steps(work: Workspace) -> int:
         require_samples(reader)
@@ -121,7 +122,7 @@ def ingest(
             writer = StackWriter(work, reader, form, layout, stop=reading.stop, run=run)
             writer.write()
             asked = {"cell_shape": cells, "color": rules.color, "crop": rules.crop, "resize": rules.resize}
-            _finish(work, reader, form, writer, content_of(reader, reading, axes), asked)
+            _finish(work, reader, form, writer, content_of(reader, reading, axes, source_hash), asked)
         return needed
 
     def publish(work: Workspace, needed: int) -> None:
@@ -193,16 +194,21 @@ def task_bytes(reader: Reader, dtype: np.dtype[Any], layout: Layout) -> int:
     return (_SHARD_COPIES + reader.encoded) * prod(layout.shards) * dtype.itemsize + _TASK_OVERHEAD
 
 
-def content_of(source: Reader, reading: ReadOptions, axes: Sequence[str] | None = None) -> str:
+def content_of(
+    source: Reader, reading: ReadOptions, axes: Sequence[str] | None = None, source_hash: str | None = None
+) -> str:
     """Return a hash of the source and of all settings of `ingest` that determine the samples.
 
-    Cells are not included. They only determine chunks, so a stack for other cells is equally valid.
+    Cells are not included. They only determine chunks, so a stack for other cells is equally valid. ``source_hash`` is
+    the fingerprint of the source, if it was computed before.
     """
     axes = source.axes if axes is None else axes
     rules, limits = reading.rules(), reading.limits() or source.data_range
     settings: list[Any] = [rules.color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
     settings += [name for name in ("gaps", "infinite") if getattr(reading, name)]
-    return fingerprint_of(STACK_KIND, STACK_VERSION, source.kind, source.fingerprint(), len(source), settings)
+    return fingerprint_of(
+        STACK_KIND, STACK_VERSION, source.kind, source_hash or source.fingerprint(), len(source), settings
+    )
 
 
 def is_made_of(path: str | os.PathLike[str], content: str, *, stop: bool) -> bool:

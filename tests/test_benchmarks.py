@@ -12,12 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.benchmarks import denoised_movie, killed_run, run, terabyte, two_large_fields
+from dpca.storage import ReadOptions, ingest
+from tests.benchmarks import denoised_movie, killed_run, many_jpegs, run, terabyte, two_large_fields
 from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.sides import Line, at_least, at_most, compared, one_processor, ratio_of
 from tests.benchmarks.speed import cluster_speed, many_components, scheduler_load, scheduler_share, spread_speed
+from tests.benchmarks.speed.ingest_speed import write_archive
+from tests.conftest import smooth_images
 
 
 @pytest.fixture(autouse=True)
@@ -202,6 +206,27 @@ def test_two_large_fields_are_fitted_within_their_budget(
     assert program["sides"]["program and scheduler"] > 2**26
     assert time["sides"]["workers' processors"] > 0
     assert not list(tmp_path.iterdir())
+
+
+def test_many_kept_jpegs_are_held_against_their_decoder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, number in {"_TEXTURES": 300, "_TIMES": 2, "_SHARDS_OF_A_TASK": 1}.items():
+        monkeypatch.setattr(many_jpegs, name, number)
+    assert many_jpegs.main(["--gigabytes", "0.001", "--side", "24", "--rounds", "1"]) == 0
+    whole, alone = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    for line in (whole, alone):
+        assert line["ratio"] == pytest.approx(quotient(line), rel=1e-3)
+        assert line["n"] % 512 == 0
+    assert whole["asked"] == 0.8
+    assert 0 < whole["ratio"] < alone["ratio"]
+
+
+def test_a_stack_of_links_has_the_samples_of_its_shards(tmp_path: Path) -> None:
+    source = write_archive(tmp_path / "a.tar", smooth_images(10, (24, 24, 3)))
+    files = ingest(source, tmp_path / "s.zarr", reading=ReadOptions(keep_jpegs=True), shard_bytes=4 * 24 * 24 * 3)
+    stack = many_jpegs.lengthened(files, tmp_path / "links.zarr", 3)
+    np.testing.assert_array_equal(stack.samples[:], np.tile(files.samples[:8], (3, 1, 1, 1)))
 
 
 @pytest.mark.parametrize("estimator", ["streaming", "cells"])

@@ -30,7 +30,7 @@ from dpca import __version__
 from dpca.storage.arrays.direct import PACKED
 from dpca.storage.arrays.kept_jpegs import JPEGCodec
 from dpca.storage.arrays.layout import Layout
-from dpca.storage.arrays.reading import open_group
+from dpca.storage.arrays.reading import open_group, what_is_wrong_with
 from dpca.storage.arrays.shards import ShardRows, whole, write_raw_shard
 from dpca.storage.disk import exists, read_file
 from dpca.storage.errors import StoreError
@@ -364,7 +364,7 @@ def write_shard(
     region = tuple(slice(s, s + n) for s, n in zip(first, expected, strict=True))
     if isinstance(array.store_path.store, ObjectStore) and write_raw_shard(array, shard, values):
         return  # an object is replaced as a whole
-    if sync((array.store_path / key).exists()):
+    if what_is_wrong_with(array, shard) != "missing":
         if expected[0] == edges[0] and _holds(array, region, whole(values)):
             return
         sync((array.store_path / key).delete())

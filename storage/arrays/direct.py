@@ -14,9 +14,9 @@ import os
 import stat
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -88,21 +88,18 @@ def read_shards(array: zarr.Array[Any], taken: Sequence[range], out: Array) -> b
         with _opened(os.path.join(os.fspath(key.store.root), key.path), known) as file:  # type: ignore[attr-defined]
             places = _read_index(file, math.prod(per_shard), known)
             along = [_parts(*axis) for axis in zip(taken, shard, shards, chunks, strict=True)]
-            for parts in product(*along):
-                place = 0
-                for part, n in zip(parts, per_shard, strict=True):
-                    place = place * n + part.chunk % n
+            for chunk, place, to, of in _joined(along, per_shard):
                 offset, packed = places[place].tolist()
                 if not packed or packed != (length or packed):
-                    raise _misplaced(_name(parts, codec), packed, length)
-                target, of = out[tuple([part.to for part in parts])], tuple([part.of for part in parts])
+                    raise _misplaced(_name(chunk, codec), packed, length)
+                target = out[to]
                 belongs = None if known is None else int(known.chunks[place])
                 if decode is not None:
                     content = os.pread(file.fileno(), packed, offset)
                     try:
                         _decode_chunk(decode, content, packed, target, of, scratch, belongs)
                     except (ValueError, RuntimeError) as error:
-                        raise ValueError(f"{_name(parts, codec)}: {error}") from error
+                        raise ValueError(f"{_name(chunk, codec)}: {error}") from error
                 else:
                     file.seek(offset)
                     _read_chunk(file, target, of, scratch, belongs)
@@ -150,24 +147,35 @@ def _touched(taken: range, edge: int) -> range:
     return range(taken.start // edge, (taken.stop - 1) // edge + 1)
 
 
-class _ShardPart(NamedTuple):
-    """A chunk along an axis: its number, its slice of the box, and the slice of the chunk inside the box."""
-
-    chunk: int
-    to: slice
-    of: slice
+# A chunk: its number along each axis, its place in the index of its shard, its slices of the box, and the slices of the
+# chunk inside the box. A list for one axis has tuples of length 1.
+_ShardPart: TypeAlias = tuple[tuple[int, ...], int, tuple[slice, ...], tuple[slice, ...]]
 
 
 def _parts(taken: range, shard: int, shard_edge: int, edge: int) -> list[_ShardPart]:
     """Return the chunks of a shard that overlap a box along an axis."""
     inside = range(max(taken.start, shard * shard_edge), min(taken.stop, (shard + 1) * shard_edge))
-    found = []
+    found: list[_ShardPart] = []
     for i in _touched(inside, edge):
         start, stop = max(inside.start, i * edge), min(inside.stop, (i + 1) * edge)
-        found.append(
-            _ShardPart(i, slice(start - taken.start, stop - taken.start), slice(start - i * edge, stop - i * edge))
-        )
+        to, of = slice(start - taken.start, stop - taken.start), slice(start - i * edge, stop - i * edge)
+        found.append(((i,), i % (shard_edge // edge), (to,), (of,)))
     return found
+
+
+def _joined(along: Sequence[Iterable[_ShardPart]], per_shard: Sequence[int]) -> Iterable[_ShardPart]:
+    """Return the chunks of a shard that overlap a box, in C order. Only those of the first axis are computed lazily."""
+    found: Iterable[_ShardPart] = [((), 0, (), ())]
+    stride = 1
+    for parts, n in zip(reversed(along), reversed(per_shard), strict=True):
+        found, stride = _product(parts, stride, list(found)), stride * n
+    return found
+
+
+def _product(parts: Iterable[_ShardPart], stride: int, inner: Sequence[_ShardPart]) -> Iterator[_ShardPart]:
+    for chunk, place, to, of in parts:
+        for others in inner:
+            yield chunk + others[0], place * stride + others[1], to + others[2], of + others[3]
 
 
 def _read_index(file: BinaryIO, n_chunks: int, known: ShardChecksums | None) -> Array:
@@ -179,8 +187,8 @@ def _read_index(file: BinaryIO, n_chunks: int, known: ShardChecksums | None) -> 
     return places_in(index)
 
 
-def _name(parts: Sequence[_ShardPart], codec: Any) -> str:
-    return f"sample {parts[0].chunk}" if codec is JPEGCodec else f"chunk {tuple(part.chunk for part in parts)}"
+def _name(chunk: tuple[int, ...], codec: Any) -> str:
+    return f"sample {chunk[0]}" if codec is JPEGCodec else f"chunk {chunk}"
 
 
 def _misplaced(chunk: str, length: int, expected: int | None) -> ValueError:

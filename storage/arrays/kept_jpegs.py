@@ -24,7 +24,8 @@ from zarr.core.buffer import Buffer, NDBuffer
 from zarr.registry import register_codec
 
 from dpca.storage.errors import DataError
-from dpca.storage.images import JPEG, DecodeOptions, decode, decode_jpeg, header_of_jpeg, shape_of_jpeg
+from dpca.storage.images import DecodeOptions, decode, shape_of_jpeg
+from dpca.storage.jpegs import JPEG, decode_jpeg, header_of_jpeg, upright_shape
 
 #: Name of the codec in the metadata of arrays.
 NAME = "dpca.jpeg"
@@ -54,7 +55,8 @@ def kept_sample(payload: bytes, rules: DecodeOptions) -> bytes:
         As `dpca.storage.images.decode`.
     """
     wanted, shape = rules.sample_shape or (), shape_of_jpeg(payload, rules)
-    fits = shape is not None and shape[:2] == wanted[:2] and len(shape) <= len(wanted)
+    # A gray image is repeated over the channels of a stack in color.
+    fits = shape in (wanted, wanted[:2])
     if fits and (payload.endswith(_END) or decode_jpeg(payload, wanted) is not None):
         return payload
     return exact_chunk(decode(payload, rules))
@@ -87,8 +89,8 @@ def decode_chunk(content: bytes, out: NDArray[Any]) -> None:
         return
     if not content.startswith(JPEG) or len(out) != 1 or out.shape[3:] not in ((), (3,)) or out.ndim < 3:
         raise ValueError(f"it begins with {content[:3]!r}, and is neither a JPEG nor exact values of shape {out.shape}")
-    sample, shape = out[0], header_of_jpeg(content)
-    fits = shape is not None and shape[:2] == sample.shape[:2] and len(shape) <= sample.ndim
+    sample, shape = out[0], upright_shape(content) or header_of_jpeg(content)
+    fits = shape in (sample.shape, sample.shape[:2])
     if fits and decode_jpeg(content, sample.shape, sample) is not None:
         return
     try:

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import product
 from typing import Any, Literal, TypeVar
 
@@ -23,7 +24,7 @@ from zarr.core.sync import sync
 from dpca.storage.arrays.direct import codec_of, read_shards
 from dpca.storage.arrays.kept_jpegs import JPEGCodec
 from dpca.storage.arrays.plain import read_plain
-from dpca.storage.disk import exists
+from dpca.storage.disk import exists, read_file
 from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.integrity.checked import DENSE_KEY, CheckedStore, checked_store
 from dpca.storage.integrity.manifest import METADATA, ROOT_KEY, digest_of
@@ -62,7 +63,13 @@ def _open_checked(where: str) -> zarr.Array[Any] | zarr.Group:
 def _open_for_writing(where: str) -> zarr.Array[Any]:
     if is_url(where):
         return zarr.open_array(written_store(where), mode="r+", zarr_format=3)
-    return zarr.open_array(where, mode="r+")
+    return _opened_before(where, read_file(os.path.join(where, METADATA)))
+
+
+@lru_cache(maxsize=16)
+def _opened_before(where: str, metadata: bytes) -> zarr.Array[Any]:
+    """Open an array for writing. Its tasks share it, since opening takes a millisecond, unless the metadata changes."""
+    return zarr.open_array(where, mode="r+", zarr_format=3)
 
 
 def _opened(where: str, opener: Callable[[str], Node], nothing: type[DataError | StoreError]) -> Node:
@@ -153,7 +160,7 @@ def open_array(path: str | os.PathLike[str], mode: Literal["r", "r+"] = "r") -> 
     path : path-like or URL
         Path of the array itself, ``store/group/array`` for an array inside a group.
     mode : {"r", "r+"}
-        Read-only, or read and write.
+        Read-only, or read and write (version 3).
 
     Raises
     ------

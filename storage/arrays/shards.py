@@ -32,6 +32,8 @@ Array = np.ndarray[Any, Any]
 # Small enough for the cache of a core, so that the checksum is computed from the cache, and large enough for the kernel
 # to use large pages.
 _PIECE_BYTES = 1 << 20
+# Most bytes objects that the system writes together.
+_MOST_PIECES = 1000
 
 
 class ShardRows(Protocol):
@@ -41,6 +43,8 @@ class ShardRows(Protocol):
     dtype: np.dtype[Any]
     step: int
     """Most rows that are computed at once."""
+    encoded_bytes: int
+    """Bytes of the chunks for the codec "jpeg", about."""
 
     def read(self, first: int, stop: int) -> Array:
         """Compute the rows ``first`` to ``stop``. The array is valid until the next call."""
@@ -186,19 +190,25 @@ def _write_packed(file: BinaryIO, array: zarr.Array[Any], values: Array | ShardR
 def _write_jpegs(file: BinaryIO, array: zarr.Array[Any], values: Array | ShardRows) -> None:
     """Write the chunks of a shard, one for each sample, and its index."""
     _, places = _chunks_of(array, values.shape)
-    rows, waiting, end = places.reshape(-1, 2), bytearray(), 0
-    for i in range(values.shape[0]):
+    n, waiting = values.shape[0], 0
+    lengths = np.empty(n, np.int64)
+    pieces: list[bytes] = []
+    if not isinstance(file, io.BytesIO):
+        expected = values.nbytes if isinstance(values, np.ndarray) else values.encoded_bytes
+        reserve(file.fileno(), expected + n * CRC_BYTES + index_bytes(places.size // 2))
+    for i in range(n):
         content = exact_chunk(values[i]) if isinstance(values, np.ndarray) else values.encoded(i)
-        rows[i] = end, len(content) + CRC_BYTES
-        end += len(content) + CRC_BYTES
+        pieces += content, google_crc32c.value(content).to_bytes(CRC_BYTES, "little")
+        lengths[i] = length = len(content) + CRC_BYTES
+        waiting += length
         # Small files are written together, in a third of the time.
-        waiting += content
-        waiting += google_crc32c.value(content).to_bytes(CRC_BYTES, "little")
-        if len(waiting) >= _PIECE_BYTES:
-            _write_all(file, memoryview(waiting))
-            waiting = bytearray()
-    _write_all(file, memoryview(waiting))
+        if waiting >= _PIECE_BYTES or len(pieces) >= _MOST_PIECES or i == n - 1:
+            _write_together(file, pieces, waiting)
+            waiting, pieces = 0, []
+    stored = places.reshape(-1, 2)[:n]
+    stored[:, 0], stored[:, 1] = np.cumsum(lengths) - lengths, lengths
     _write_checksum(file, _write(file, places.data.cast("B")))
+    file.truncate()  # samples that are not kept may take fewer bytes than their files
 
 
 def _write(file: BinaryIO, content: memoryview, checksum: int = 0) -> int:
@@ -207,6 +217,13 @@ def _write(file: BinaryIO, content: memoryview, checksum: int = 0) -> int:
         checksum = google_crc32c.extend(checksum, np.asarray(piece))
         _write_all(file, piece)
     return checksum
+
+
+def _write_together(file: BinaryIO, pieces: Sequence[bytes], size: int) -> None:
+    """Write several bytes objects of ``size`` bytes together, without joining them first."""
+    done = 0 if isinstance(file, io.BytesIO) else os.writev(file.fileno(), pieces)
+    if done < size:
+        _write_all(file, memoryview(b"".join(pieces))[done:])
 
 
 def _write_checksum(file: BinaryIO, checksum: int) -> None:

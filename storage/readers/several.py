@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -112,13 +112,12 @@ class SeveralReader(Reader):
 
     def _split(self, indices: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
         """Yield the number of each reader with some of these samples, and their indices in this reader."""
-        starts, pending = self._starts, deque(indices)
-        while pending:
-            r = bisect_right(starts, pending[0]) - 1
-            own = []
-            while pending and pending[0] < starts[r + 1]:
-                own.append(int(pending.popleft()) - starts[r])
-            yield r, own
+        starts, at = self._starts, 0
+        while at < len(indices):
+            r = bisect_right(starts, indices[at]) - 1
+            stop = bisect_left(indices, starts[r + 1], at)
+            yield r, [int(i) - starts[r] for i in indices[at:stop]]
+            at = stop
 
 
 def _form(reader: Reader) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import tarfile
+import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cached_property, partial
 from typing import IO
 
-from dpca.storage.disk import begin_of
+from dpca.storage.disk import begin_of, open_file, read_at
 from dpca.storage.pictures import HEAD
 from dpca.storage.readers.base import (
     MAX_ENCODED,
@@ -26,12 +27,13 @@ from dpca.storage.readers.base import (
     digest,
     digest_file,
     judge_member,
+    listed,
     read_extent,
     read_members,
     source_errors,
 )
 from dpca.storage.readers.format import Format, decompressor
-from dpca.storage.remote.objects import absolute, place_of
+from dpca.storage.remote.objects import absolute
 
 _BLOCK = 512
 # Most bytes of a header. Long names and the headers of pax are texts of a few lines.
@@ -81,10 +83,9 @@ class TarReader(Reader):
 
     def fingerprint(self) -> str:
         """Hash of size and ends of the file, and for a plain archive of the names and sizes of its members."""
-        parts: list[str | int] = [digest_file(self._path)]
+        parts = [digest_file(self._path)]
         if self.random_access:
-            parts += self._members.names
-            parts += [size for _, size in self._members.places]
+            parts += listed(self._members.names), listed(size for _, size in self._members.places)
         return digest(parts)
 
     def part(self, indices: Sequence[int]) -> Callable[[], list[Payload]]:
@@ -122,19 +123,17 @@ class TarReader(Reader):
             tape = _Tape(file)
             with self._reading():
                 archive = tarfile.TarFile(fileobj=tape)  # type: ignore[arg-type]
-            while True:
-                with self._reading():
-                    tape.most = _MOST_HEADER
+                while True:
                     member = _short_member(archive, tape) if self.random_access else None
-                    member = archive.next() if member is None else member
-                    tape.most = MAX_ENCODED
                     if member is None:
-                        break
-                    archive.members.clear()  # type: ignore[attr-defined]  # otherwise it keeps all headers in memory
+                        tape.most = _MOST_HEADER
+                        if (member := archive.next()) is None:
+                            break
+                        tape.most = MAX_ENCODED
+                        archive.members.clear()  # type: ignore[attr-defined]  # otherwise it keeps all headers in memory
                     verdict = Verdict.HIDDEN if member.isdir() else _judge(member, tape)
-                if verdict is not Verdict.HIDDEN:
-                    yield member, verdict, tape
-            with self._reading():
+                    if verdict is not Verdict.HIDDEN:
+                        yield member, verdict, tape
                 # For tarfile, a truncated or damaged header is the end of the archive.
                 if len(tape.last) != _BLOCK or any(tape.last):
                     raise EOFError("it ends without an end-of-archive mark")
@@ -147,7 +146,8 @@ class TarReader(Reader):
 
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes]]:
-        with place_of(self._path).open("rb") as plain:
+        # Headers are far apart, so that a buffer would mostly read pixels.
+        with open_file(self._path) as plain:
             if self._open is None:
                 yield plain
             else:
@@ -165,6 +165,10 @@ class _Tape:
         self.head = b""  # first bytes of the current member, if they were read
         self.seek, self.tell = file.seek, file.tell
 
+    def block(self, offset: int) -> bytes:
+        self.last = read_at(self._file, _BLOCK, offset)
+        return self.last
+
     def read(self, size: int) -> bytes:
         if not 0 <= size <= self.most + _BLOCK:
             raise tarfile.ReadError(f"a header claims {size:,} bytes")
@@ -180,8 +184,7 @@ def _short_member(archive: tarfile.TarFile, tape: _Tape) -> tarfile.TarInfo | No
     offset: int = archive.offset
     if archive.firstmember is not None or archive.pax_headers:  # type: ignore[attr-defined]
         return None
-    tape.seek(offset)
-    header = tape.read(_BLOCK)
+    header = tape.block(offset)
     # Of POSIX or GNU, without the first part of a long name, and with a size in octal digits.
     if (
         header[156:157] != tarfile.REGTYPE
@@ -194,13 +197,21 @@ def _short_member(archive: tarfile.TarFile, tape: _Tape) -> tarfile.TarInfo | No
         size, checksum = int(header[124:135], 8), int(header[148:154], 8)
     except ValueError:
         return None
-    if checksum != sum(header) - sum(header[148:156]) + 8 * ord(" ") or header[135] not in b" \0":
+    if checksum != _sum_of(header) - sum(header[148:156]) + 8 * ord(" ") or header[135] not in b" \0":
         return None
     name = header[:100].partition(b"\0")[0]
     member = tarfile.TarInfo(name.decode(archive.encoding or "utf-8", archive.errors))
     member.size, member.offset_data = size, offset + _BLOCK
     archive.offset = member.offset_data - size // -_BLOCK * _BLOCK
     return member
+
+
+def _sum_of(header: bytes) -> int:
+    """Return the sum of the bytes of a header, in a tenth of the time of `sum`.
+
+    Adler-32 has the sum modulo 65,521 in its low half, plus 1. That of 256 bytes is smaller.
+    """
+    return (zlib.adler32(header[:256]) & 0xFFFF) + (zlib.adler32(header[256:]) & 0xFFFF) - 2
 
 
 def _judge(member: tarfile.TarInfo, tape: _Tape) -> Verdict | str:

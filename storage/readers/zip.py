@@ -27,6 +27,7 @@ from dpca.storage.readers.base import (
     digest,
     digest_file,
     judge_member,
+    listed,
     read_members,
     source_errors,
 )
@@ -82,7 +83,7 @@ class ZipReader(Reader):
     def fingerprint(self) -> str:
         """Hash of size and ends of the file, and of the names, sizes and checksums of the members."""
         checksums = (value for place in self._members.places for value in (place.size, place.crc))
-        return digest([digest_file(self._path), *self._members.names, *checksums])
+        return digest([digest_file(self._path), listed(self._members.names), listed(checksums)])
 
     def part(self, indices: Sequence[int]) -> Callable[[], list[Payload]]:
         """Return a function that reads these members at their places in the file."""

@@ -20,6 +20,7 @@ from dpca.storage.readers.base import (
     digest,
     is_hidden,
     is_image,
+    listed,
     printable,
     suffix_of,
     too_large,
@@ -55,7 +56,7 @@ class _ImageFiles(Reader):
 
     def fingerprint(self) -> str:
         """Hash of relative paths and sizes."""
-        return digest([self.kind, *self._paths, *self._sizes])
+        return digest([self.kind, listed(self._paths), listed(self._sizes)])
 
     def part(self, indices: Sequence[int]) -> Callable[[], list[Payload]]:
         """Return a function that reads these images."""

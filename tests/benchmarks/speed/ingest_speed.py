@@ -43,8 +43,8 @@ def lines(inputs: Inputs) -> Iterator[Line]:
     textures = create_synthetic(inputs.folder / "decoded.zarr", "textures", n_samples=16 * few, sample_shape=shape)
     sources = {
         "photographs": inputs.photographs,
-        "textures": _archive(inputs.folder / "textures.tar", (np.asarray(one) for one in textures.samples)),
-        "large photographs": _archive(inputs.folder / "large.tar", _large(large, few)),
+        "textures": write_archive(inputs.folder / "textures.tar", (np.asarray(one) for one in textures.samples)),
+        "large photographs": write_archive(inputs.folder / "large.tar", _large(large, few)),
     }
     for name, source in sources.items():
         yield from _shares(name, source, inputs)
@@ -64,7 +64,7 @@ def _shares(name: str, source: list[str], inputs: Inputs) -> Iterator[Line]:
         clock("ingest", partial(ingest, source, target, cell_shape=CELL))
         shutil.rmtree(target)
         clock("ingest of files as they are", partial(ingest, source, target, reading=ReadOptions(keep_jpegs=True)))
-        clock("pass over files as they are", partial(_pass, target))
+        clock("pass over files as they are", partial(read_samples, target))
         shutil.rmtree(target)
         rounds.append(clock.seconds)
     size = round(sum(map(len, payloads)) / len(payloads))
@@ -75,13 +75,12 @@ def _shares(name: str, source: list[str], inputs: Inputs) -> Iterator[Line]:
         yield at_least(limit, name=f"libjpeg-turbo, {name}, {' and '.join(parts)}", **found, **line)
 
 
-def _pass(target: Path) -> None:
-    """Read all samples of a stack as the tasks of a fit do."""
+def read_samples(target: str | Path, first: int = 0, end: int | None = None) -> None:
+    """Read samples of a stack as the tasks of a fit do; the default is all."""
     source = as_source(open_stack(target))
-    n, whole, read = source.shape[0], tuple((0, length) for length in source.shape[1:]), source.reader()
+    end, whole, read = end or source.shape[0], tuple((0, length) for length in source.shape[1:]), source.reader()
     batch = np.empty((source.read_rows(whole), *source.shape[1:]), source.dtype)
-    for start in range(0, n, len(batch)):
-        stop = min(start + len(batch), n)
+    for start, stop in source.reads((first, end), whole):
         read((start, stop), whole, batch[: stop - start])
 
 
@@ -100,7 +99,8 @@ def _large(side: int, n: int) -> Iterator[np.ndarray[Any, Any]]:
     return (np.roll(whole, 37 * i, (0, 1)) for i in range(n))
 
 
-def _archive(path: Path, images: Iterable[np.ndarray[Any, Any]]) -> list[str]:
+def write_archive(path: Path, images: Iterable[np.ndarray[Any, Any]]) -> list[str]:
+    """Write JPEGs of quality 90."""
     with tarfile.open(path, "w") as archive:
         for i, pixels in enumerate(images):
             payload = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), 90, colorsubsampling="420")

@@ -265,6 +265,18 @@ def test_headers_against_tarfile(form: int, of_all: dict[str, str], tmp_path: Pa
     assert list(zip(reader.names, reader.fetch(range(len(names))), strict=True)) == expected
 
 
+def test_tarfile_reads_no_header_with_a_short_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["ÿ" * (i % 90) + f"{i:04d}.jpg" for i in range(200)]
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as archive:
+        for i, name in enumerate(names):
+            info, payload = member(name, bytes(i))
+            archive.addfile(info, io.BytesIO(payload))
+    found, read = tarfile.TarFile.next, []
+    monkeypatch.setattr(tarfile.TarFile, "next", lambda self: read.append(self.offset) or found(self))
+    assert len(open_reader(tmp_path / "a.tar").names) == len(names)
+    assert len(read) <= 3  # the first and the end
+
+
 @pytest.mark.parametrize("at", [3, 101, 130, 150, 156, 258, 400])
 def test_a_damaged_header_is_refused(at: int, tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", {f"{i}.jpg": bytes(100) for i in range(4)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from distributed import Client
 from PIL import Image
 
+from dpca.storage.arrays import shards
 from dpca.storage.arrays.direct import codec_of
 from dpca.storage.arrays.kept_jpegs import JPEGCodec, kept_sample
 from dpca.storage.disk import folder_bytes
@@ -121,6 +123,34 @@ def test_files_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("dpca.storage.arrays.shards._PIECE_BYTES", 2500)
     ingest(source, tmp_path / "pieces.zarr", reading=KEEP)
     assert contents(tmp_path / "pieces.zarr") == contents(tmp_path / "whole.zarr")
+
+
+def test_the_system_may_write_a_part_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_tar(tmp_path / "a.tar", jpegs(9))
+    ingest(source, tmp_path / "whole.zarr", reading=KEEP)
+    monkeypatch.setattr(os, "writev", lambda file, pieces: os.write(file, b"".join(pieces)[:700]))
+    ingest(source, tmp_path / "parts.zarr", reading=KEEP)
+    assert contents(tmp_path / "parts.zarr") == contents(tmp_path / "whole.zarr")
+
+
+def test_many_files_are_written_in_several_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shards._MOST_PIECES < os.sysconf("SC_IOV_MAX")
+    written, write = [], os.writev
+    monkeypatch.setattr(shards, "_MOST_PIECES", 6)
+    monkeypatch.setattr(os, "writev", lambda file, pieces: written.append(len(pieces)) or write(file, pieces))
+    ingest(write_tar(tmp_path / "a.tar", jpegs(10)), tmp_path / "s.zarr", reading=KEEP, run=Run(threads=1))
+    assert sum(written) == 2 * 10
+    assert max(written) == 6
+    assert verify(tmp_path / "s.zarr") == []
+
+
+def test_no_space_is_left_for_files_that_are_not_kept(tmp_path: Path) -> None:
+    large = encoded(Image.fromarray(RGB).convert("CMYK"), "JPEG", comment=b"x" * 9000)
+    source = write_folder(tmp_path / "in", {"0.jpg": PHOTO, "1.jpg": large})
+    stack = ingest(source, tmp_path / "s.zarr", reading=KEEP)
+    chunks, index = [len(PHOTO) + 4, 1 + RGB.nbytes + 4], 16 * 2 + 4
+    assert Path(stack.array_path, "c/0/0/0/0").stat().st_size == sum(chunks) + index
+    np.testing.assert_array_equal(stack.samples[0], truth(PHOTO))
 
 
 def test_all_kinds_of_images_have_the_values_of_an_ordinary_ingest(tmp_path: Path) -> None:
