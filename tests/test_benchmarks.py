@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from dpca.storage import ReadOptions, ingest
 from tests.benchmarks import denoised_movie, killed_run, many_jpegs, run, terabyte, two_large_fields
@@ -89,7 +90,7 @@ def test_a_spread_basis_is_compared(cluster: Any, tmp_path: Path) -> None:
 
 
 def test_no_two_samples_of_a_linked_stack_are_equal(tmp_path: Path) -> None:
-    x = zarr.open_array(spread_speed.stack(tmp_path, 437, 64, "float32"), mode="r")[:].reshape(437, 64)  # type: ignore[index]
+    x = zarr.open_array(spread_speed.stack(tmp_path, 437, 64, "float32"), mode="r")[:].reshape(437, 64)
     assert len(np.unique(x, axis=0)) == 437
     np.testing.assert_array_equal(x[200:210, :4], x[:10, :4])  # but slabs repeat
 

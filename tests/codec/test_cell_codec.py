@@ -102,7 +102,8 @@ def test_dual_bases_of_dependent_rows_are_pseudoinverses(kind: str) -> None:
     rng = np.random.default_rng(0)
     rows = np.array([np.linalg.qr(rng.normal(size=(16, 3)))[0].T + rng.normal(0, 0.05, (3, 16)) for _ in range(4)])
     if kind != "independent":
-        rows[2, 1] = {"zero": 0.0, "repeated": 1.0, "nearly repeated": 1 + 1e-9}[kind] * rows[2, 0]
+        rows[2, 1] = {"zero": 0.0, "repeated": 1.0, "nearly repeated": 1.0}[kind] * rows[2, 0]
+        rows[2, 1] += (kind == "nearly repeated") * rng.normal(0, 3e-9, 16)  # its square is at the edge of rounding
     components = Components(CellGrid((8, 8), (4, 4)), np.zeros((8, 8)), np.arange(4), list(rows))
     found = CellCodec(components, 1.0, np.repeat(np.arange(4), 3), np.tile(np.arange(3), 4))._analysis
     for one, expected in zip(found, rows, strict=True):

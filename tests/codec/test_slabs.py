@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpca.codec import slabs
+from dpca.codec.fitting import own_components
 from dpca.codec.slabs import slabs_of, whole_of
 from dpca.kernels.pixels import Pixels
 from dpca.partition.cells import CellGrid
@@ -66,3 +67,13 @@ def test_a_box_needs_its_parts_alone(grid: CellGrid, data: st.DataObject) -> Non
     np.testing.assert_array_equal(out, samples[where].clip(3, 250))
     if not isinstance(grid, LappedGrid):
         assert sum(part.end - part.begin for part in needed.parts) == out[0].size
+
+
+def test_own_components_of_samples_that_are_processed_in_parts() -> None:
+    samples = np.random.default_rng(0).normal(size=(40, 12, 8))
+    grid, mean = CellGrid((12, 8), (4, 4)), samples.mean(axis=0)
+    found = own_components(grid, mean, samples, 3, 1.0, 0.0)
+    for cell, rows in enumerate(found.rows):
+        values = (samples - mean)[(slice(None), *(slice(*ends) for ends in grid.box(cell)))].reshape(40, -1)
+        expected = np.linalg.svd(values, full_matrices=False)[2][:3]
+        np.testing.assert_allclose(np.abs((rows * expected).sum(axis=1)), 1, atol=1e-9)
