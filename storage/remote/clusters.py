@@ -156,7 +156,7 @@ def task_key(name: str) -> str:
     """Return a new key for a task. The dashboard of Dask groups tasks by the words of ``name``, without its numbers.
 
     Of tasks that may run in any order, Dask runs the one with the last key first. The numbers in the keys descend, so
-    that tasks run as they were made, on several workers nearly so: an interrupted job first continues what it had begun.
+    that tasks run as they were made (on several workers nearly so): an interrupted job first continues what it began.
     """
     return "-".join([*re.findall("[A-Za-z]+", name), f"{_MOST_KEYS - next(_made):012d}", uuid4().hex])
 
