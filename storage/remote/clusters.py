@@ -6,7 +6,6 @@ on its current call. All of them become a `ClusterError` with the address of the
 
 from __future__ import annotations
 
-import itertools
 import re
 import socket
 import threading
@@ -25,8 +24,6 @@ T = TypeVar("T")
 _RESUME = "run the same command again to resume"
 # Messages of a process that cannot import the function of its task.
 _NOT_LOADED = ("deserialization of the task graph", "Can't get attribute")
-# Keys of tasks contain how many of these are left.
-_MOST_KEYS, _made = 10**12 - 1, itertools.count()
 # Both by the ids of clients, since a client may be represented by a proxy until it is opened.
 # Why the watching thread closed a client.
 _lost: dict[str, str] = {}
@@ -153,12 +150,8 @@ def _with_checked_version(version: str, function: Callable[..., T], *arguments: 
 
 
 def task_key(name: str) -> str:
-    """Return a new key for a task. The dashboard of Dask groups tasks by the words of ``name``, without its numbers.
-
-    Of tasks that may run in any order, Dask runs the one with the last key first. The numbers in the keys descend, so
-    that tasks run as they were made (on several workers nearly so): an interrupted job first continues what it began.
-    """
-    return "-".join([*re.findall("[A-Za-z]+", name), f"{_MOST_KEYS - next(_made):012d}", uuid4().hex])
+    """Return a new key for a task. The dashboard of Dask groups tasks by the words of ``name``, without its numbers."""
+    return "-".join([*re.findall("[A-Za-z]+", name), uuid4().hex])
 
 
 def run_on_first_worker(client: Any, function: Callable[[], T], seconds: float | None = None) -> T | None:

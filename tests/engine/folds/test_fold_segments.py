@@ -174,15 +174,6 @@ def test_a_long_segment_keeps_its_states_on_the_way(
     assert [p.name for p in Path(checkpoints.folder).rglob("*.npz")] == ["group-000000.npz"]
 
 
-def test_segments_begin_in_their_order(source: Source, segments: int, tmp_path: Path) -> None:
-    """So a fold that resumes first continues the segments that it had begun."""
-    checkpoints = Checkpoints(str(tmp_path / "kept"))
-    with pytest.raises(RuntimeError, match="struck"):
-        fold(counting(tmp_path / "first", 31), source, GRID, run=Run(checkpoints=checkpoints, threads=1))
-    kept = sorted(path.stem for path in Path(checkpoints.folder).rglob("*segment*.npz"))
-    assert kept == [f"group-000000-segment-{s:06d}" for s in range(7)]
-
-
 def test_a_cluster_goes_on_too(images: np.ndarray, source: Source, segments: int, tmp_path: Path, cluster: Any) -> None:
     checkpoints = Checkpoints(str(tmp_path / "kept"))
     with pytest.raises(RuntimeError, match="struck"):
