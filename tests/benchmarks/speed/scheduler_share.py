@@ -272,7 +272,9 @@ def planned_shard(stack: Stack) -> float:
 def scheduler_of(n_workers: int, folder: Path) -> Iterator[tuple[psutil.Process, Client, Crew]]:
     """Start a scheduler with stand-ins."""
     stated = folder / f"scheduler-{n_workers}.json"
-    options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show", "--scheduler-file", str(stated)]
+    # Without its dashboard it still answers by HTTP, by default at port 8787 for every other machine.
+    options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+    options += ["--no-show", "--scheduler-file", str(stated)]
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", *options]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
