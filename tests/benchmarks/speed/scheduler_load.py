@@ -143,7 +143,9 @@ def fold_nodes(tasks: int) -> list[Any]:
 
 async def fold_costs(n_workers: int, tasks: int) -> tuple[dict[str, float], dict[str, float], int]:
     """Return processor seconds a task, bytes, and how many tasks there were."""
-    async with Scheduler(protocol="inproc", dashboard=False, dashboard_address="127.0.0.1:0", validate=False) as scheduler:
+    async with Scheduler(
+        protocol="inproc", dashboard=False, dashboard_address="127.0.0.1:0", validate=False
+    ) as scheduler:
         joined = await add_workers(scheduler, n_workers)
         async with Client(scheduler.address, asynchronous=True, set_as_default=False) as client:
             before, held = time.process_time(), peak_resident_bytes()
